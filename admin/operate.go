@@ -32,6 +32,11 @@ type Operator interface {
 	// CodeUnknownID for a start after an event that does not exist.
 	SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (SeekPlan, error)
 
+	// SeekGroupIf is SeekGroup with apply, provided that the group's epoch is the one of the plan that
+	// was looked at (SeekPlan.Epoch): CodeConflict, and nothing is changed, where somebody has moved the group
+	// since, or has deleted it and it was made again.
+	SeekGroupIf(ctx context.Context, topic, group string, start eventhub.Start, epoch uint64) (SeekPlan, error)
+
 	// PauseGroup stops the deliveries of a group, and ResumeGroup restarts them:
 	// durably, whatever members join and leave. Leases given before stay, and can be
 	// settled. A second call has no effect. CodeNotSubscribed if there is no such

@@ -1,9 +1,13 @@
 package admin
 
-// Bounds of a trace.
+// Bounds of a trace. DefaultTraceNodes counts where nobody says how many nodes are wanted. MaxTraceBytes
+// bounds what a trace has of its events, in bytes: what would be beyond it is left out as what is
+// beyond the other bounds.
 const (
-	MaxTraceDepth = 16
-	MaxTraceNodes = 1000
+	MaxTraceDepth     = 16
+	MaxTraceNodes     = 10_000
+	DefaultTraceNodes = 1000
+	MaxTraceBytes     = 8 << 20
 )
 
 // Trace says what led to an event, and what came of it: the events that caused

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
@@ -264,5 +265,46 @@ func TestCountsAfterRemoval(t *testing.T) {
 		equal(t, "after an erasure", count(), []uint64{1, 1})
 		r.trim("t.dlq", 7)
 		equal(t, "all gone", count(), []uint64{0, 0})
+	})
+}
+
+// TestGlance: who waits for no count of dead letters is told what is counted so far and that it is not all; the
+// count goes on. Who gives up altogether gets an error.
+func TestGlance(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 3)
+		r.deadLetterAll("t", "g")
+		open := func(most time.Duration) (n uint64, counting bool) {
+			t.Helper()
+			e, err := r.bus.Glance(bg, most)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range e.Groups {
+				n += e.Groups[i].OpenLetters
+			}
+			return n, e.CountsLetters
+		}
+		if n, counting := open(0); n != 0 || !counting {
+			t.Errorf("%d dead letters at once, counting %v", n, counting)
+		}
+		if n, counting := open(time.Second); n != 3 || counting {
+			t.Errorf("%d dead letters, counting %v", n, counting)
+		}
+		_, release, err := r.bus.letterCounts.UpToDate(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, counting := open(time.Second); n != 0 || !counting { // while somebody else counts
+			t.Errorf("%d dead letters, counting %v", n, counting)
+		}
+		release()
+		ctx, cancel := context.WithCancel(bg)
+		cancel()
+		r.publish("t", 4, 1)
+		r.deadLetterAll("t", "g")
+		if _, err := r.bus.Glance(ctx, time.Second); !errors.Is(err, context.Canceled) {
+			t.Errorf("who gave up: %v", err)
+		}
 	})
 }

@@ -152,6 +152,26 @@ func (r *registry) unloaded() map[groupKey]unloadedGroup {
 // state. The first call reads all groups of the store; later ones cost no more
 // than what they return.
 func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
+	return b.measureWith(ctx, b.letterCounts.UpToDate)
+}
+
+// Glance is Measure for who looks every second and waits for nothing: where there are so many dead letters
+// that counting those which came since somebody asked takes longer than letters, as of all of them after a start, it
+// has those that were counted so far, and CountsLetters says so.
+func (b *Bus) Glance(ctx context.Context, letters time.Duration) (measure.Engine, error) {
+	all := false
+	e, err := b.measureWith(ctx, func(ctx context.Context) (logs map[string]*deadletter.Log, release func(), err error) {
+		logs, all, release, err = b.letterCounts.Within(ctx, letters)
+		return logs, release, err
+	})
+	e.CountsLetters = !all
+	return e, err
+}
+
+// letterCounter returns counted dead letters, which the caller has to itself until release.
+type letterCounter func(ctx context.Context) (logs map[string]*deadletter.Log, release func(), err error)
+
+func (b *Bus) measureWith(ctx context.Context, letters letterCounter) (measure.Engine, error) {
 	if err := b.known.fill(ctx, b.store); err != nil {
 		return measure.Engine{}, err
 	}
@@ -179,14 +199,14 @@ func (b *Bus) Measure(ctx context.Context) (measure.Engine, error) {
 	if e.Groups, err = b.measureGroups(ctx); err != nil {
 		return e, err
 	}
-	e.Groups, err = b.measureLetters(ctx, e.Groups)
+	e.Groups, err = b.measureLetters(ctx, e.Groups, letters)
 	return e, err
 }
 
 // measureLetters adds how many dead letters each group has. A group that is not there any
 // more, but has some, is added.
-func (b *Bus) measureLetters(ctx context.Context, groups []measure.Group) ([]measure.Group, error) {
-	logs, release, err := b.letterCounts.UpToDate(ctx)
+func (b *Bus) measureLetters(ctx context.Context, groups []measure.Group, counted letterCounter) ([]measure.Group, error) {
+	logs, release, err := counted(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -13,12 +13,27 @@ import (
 
 // SeekGroup implements admin.Operator.
 func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (admin.SeekPlan, error) {
-	plan, way, err := b.seek(ctx, topic, name, start, apply)
+	return b.seekAndCount(ctx, topic, name, start, seeking{apply: apply})
+}
+
+// SeekGroupIf implements admin.Operator.
+func (b *Bus) SeekGroupIf(ctx context.Context, topic, name string, start eventhub.Start, epoch uint64) (admin.SeekPlan, error) {
+	return b.seekAndCount(ctx, topic, name, start, seeking{apply: true, epoch: &epoch})
+}
+
+// seeking says whether a seek is applied, and the epoch that the group has to have; nil: any.
+type seeking struct {
+	apply bool
+	epoch *uint64
+}
+
+func (b *Bus) seekAndCount(ctx context.Context, topic, name string, start eventhub.Start, how seeking) (admin.SeekPlan, error) {
+	plan, way, err := b.seek(ctx, topic, name, start, how)
 	if err != nil {
 		return admin.SeekPlan{}, err
 	}
 	// After the seek: it counts whatever happens to the reads.
-	if err := b.count(ctx, topic, &way); err != nil && !apply {
+	if err := b.count(ctx, topic, &way); err != nil && !how.apply {
 		return admin.SeekPlan{}, err
 	}
 	if plan.To < plan.From {
@@ -30,7 +45,7 @@ func (b *Bus) SeekGroup(ctx context.Context, topic, name string, start eventhub.
 }
 
 // seek returns what a seek does, except for the events of way.
-func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start, apply bool) (plan admin.SeekPlan, way passage, err error) {
+func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start, how seeking) (plan admin.SeekPlan, way passage, err error) {
 	if err := start.Validate(); err != nil {
 		return plan, way, err
 	}
@@ -50,7 +65,7 @@ func (b *Bus) seek(ctx context.Context, topic, name string, start eventhub.Start
 	if err != nil {
 		return plan, way, storeError(err, "read the head of topic %q", topic)
 	}
-	return g.seek(ctx, to, gap, missing(gap, marks), head, apply)
+	return g.seek(ctx, to, gap, missing(gap, marks), head, how)
 }
 
 // passage is a groupstate.Passage and how many events are there that are not known to be done.
@@ -96,11 +111,15 @@ func (b *Bus) count(ctx context.Context, topic string, w *passage) error {
 
 // seek moves the cursor to to and voids all leases. gap, where not nil, is what was asked for and
 // was removed, and misses says it too.
-func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, misses groupstate.Missing, head uint64, apply bool) (admin.SeekPlan, passage, error) {
+func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, misses groupstate.Missing, head uint64, how seeking) (admin.SeekPlan, passage, error) {
 	g.mu.Lock()
 	if g.ended != nil {
 		defer g.mu.Unlock()
 		return admin.SeekPlan{}, passage{}, g.ended
+	}
+	if now := g.state.Epoch(); how.epoch != nil && now != *how.epoch {
+		defer g.mu.Unlock()
+		return admin.SeekPlan{}, passage{}, eventhub.Errorf(eventhub.CodeConflict, "group %q of topic %q has epoch %d, not %d: it was moved since", g.name, g.log.Topic(), now, *how.epoch)
 	}
 	plan, passed := g.state.PlanSeek(to, head)
 	plan.Topic, plan.Group = g.log.Topic(), g.name
@@ -108,7 +127,7 @@ func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, misses g
 		plan.Gap = &admin.SeekGap{After: gap.After, First: gap.First, Compacted: gap.Compacted, Tombstones: gap.Tombstones}
 	}
 	way := passage{Passage: passed}
-	if !apply {
+	if !how.apply {
 		g.mu.Unlock()
 		return plan, way, nil
 	}
@@ -180,6 +199,6 @@ func (b *Bus) SetCursor(ctx context.Context, topic, name string, offset uint64) 
 	if offset >= eventhub.MaxOffset {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "offset is %d; less than %d is allowed", offset, uint64(eventhub.MaxOffset))
 	}
-	_, _, err := b.seek(ctx, topic, name, eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}, true)
+	_, _, err := b.seek(ctx, topic, name, eventhub.Start{Kind: eventhub.StartOffset, Offset: offset + 1}, seeking{apply: true})
 	return err
 }

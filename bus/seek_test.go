@@ -384,3 +384,26 @@ func TestEpochOfDeliveries(t *testing.T) {
 		equal(t, "after a restart", epochs(in.Take()), []uint64{epoch + 2, 0, 0, 0, 0})
 	})
 }
+
+// TestSeekIf: of two who have looked at the same plan the first moves the group, and the second changes nothing.
+func TestSeekIf(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("t", 1, 5)
+		r.subscribe(opts("t", "g")).Take()
+		plan, err := r.bus.SeekGroup(bg, "t", "g", eventhub.Latest, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := r.bus.SeekGroupIf(bg, "t", "g", eventhub.Latest, plan.Epoch)
+		if err != nil || !first.Applied || first.To != 5 || first.Epoch <= plan.Epoch {
+			t.Errorf("the first: %+v, %v", first, err)
+		}
+		if second, err := r.bus.SeekGroupIf(bg, "t", "g", eventhub.Earliest, plan.Epoch); eventhub.ErrorCode(err) != eventhub.CodeConflict {
+			t.Errorf("the second: %+v, %v", second, err)
+		}
+		info, err := r.bus.Group(bg, "t", "g")
+		if err != nil || info.Cursor != 5 || info.Epoch != first.Epoch {
+			t.Errorf("the group is at %d in epoch %d, %v", info.Cursor, info.Epoch, err)
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -261,6 +262,19 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string) error {
 // again, to any URL: with ErrUnreachable the group may have moved or not, which its epoch
 // shows.
 func (a *Admin) SeekGroup(ctx context.Context, topic, group string, start eventhub.Start, apply bool) (admin.SeekPlan, error) {
+	query := url.Values{}
+	if apply {
+		query.Set("apply", "1")
+	}
+	return a.seekGroup(ctx, topic, group, start, query)
+}
+
+// SeekGroupIf implements admin.Operator. A lost answer is as with SeekGroup.
+func (a *Admin) SeekGroupIf(ctx context.Context, topic, group string, start eventhub.Start, epoch uint64) (admin.SeekPlan, error) {
+	return a.seekGroup(ctx, topic, group, start, url.Values{"apply": {"1"}, "epoch": {strconv.FormatUint(epoch, 10)}})
+}
+
+func (a *Admin) seekGroup(ctx context.Context, topic, group string, start eventhub.Start, query url.Values) (admin.SeekPlan, error) {
 	if err := start.Validate(); err != nil {
 		return admin.SeekPlan{}, err
 	}
@@ -268,13 +282,10 @@ func (a *Admin) SeekGroup(ctx context.Context, topic, group string, start eventh
 	if err != nil {
 		return admin.SeekPlan{}, err
 	}
-	query := startQuery(start)
-	if apply {
-		query.Set("apply", "1")
-	}
+	maps.Copy(query, startQuery(start))
 	var plan admin.SeekPlan
 	err = a.fetch(ctx, http.MethodPost, path+"/seek?"+query.Encode(), &plan, func() bool {
-		return plan.Topic == topic && plan.Group == group && plan.Applied == apply
+		return plan.Topic == topic && plan.Group == group && plan.Applied == query.Has("apply")
 	})
 	return plan, err
 }

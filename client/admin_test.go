@@ -125,6 +125,16 @@ func (c *catalogue) SeekGroup(_ context.Context, topic, group string, start even
 	return plan, nil
 }
 
+func (c *catalogue) SeekGroupIf(_ context.Context, topic, group string, start eventhub.Start, epoch uint64) (admin.SeekPlan, error) {
+	err := c.change(topic, group, fmt.Sprintf("seek %+v epoch %d", start, epoch))
+	if err != nil {
+		return admin.SeekPlan{}, err
+	}
+	plan := c.plan
+	plan.Topic, plan.Group, plan.Applied = topic, group, true
+	return plan, nil
+}
+
 func (c *catalogue) DeleteTopic(_ context.Context, topic string) error {
 	if _, err := c.Topic(context.Background(), topic); err != nil {
 		return err
@@ -302,6 +312,13 @@ func TestAdminChangesWhatTheHubChanges(t *testing.T) {
 					t.Errorf("%+v, apply %v: %v; want %v (-want +got):\n%s", start, apply, err, wantErr, diff)
 				}
 			}
+		}
+	}
+	for _, group := range []string{"g:1", "nobody"} {
+		got, err := adm.SeekGroupIf(ctx, "a.b", group, eventhub.FromOffset(3), 7)
+		want, wantErr := local.SeekGroupIf(ctx, "a.b", group, eventhub.FromOffset(3), 7)
+		if diff := cmp.Diff(want, got); diff != "" || eventhub.ErrorCode(err) != eventhub.ErrorCode(wantErr) {
+			t.Errorf("with an epoch: %v; want %v (-want +got):\n%s", err, wantErr, diff)
 		}
 	}
 	for _, group := range []string{"..", "g:1", "nobody"} {

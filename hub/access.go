@@ -186,7 +186,8 @@ func (h *Hub) opsAccess(ctx context.Context, token string, given bool) (ops.Acce
 	}
 	if h.opened.Load() {
 		e := h.engineFor(&p, denied)
-		access.Inspector, access.History = e, e
+		access.Inspector, access.History, access.Tailer = e, e, e
+		access.Connections = guard.ConnectionsFor(e, h.gateway)
 	}
 	return access, nil
 }

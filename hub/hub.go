@@ -126,6 +126,7 @@ func Start(cfg Config) (*Hub, error) {
 func (h *Hub) watch() error {
 	operations, err := ops.New(ops.Config{
 		Engine:       func(ctx context.Context) (measure.Engine, error) { return h.bus.Measure(ctx) },
+		Glance:       func(ctx context.Context) (measure.Engine, error) { return h.bus.Glance(ctx, glanceLetters) },
 		Gateway:      func() measure.Gateway { return h.gateway.Measure() },
 		API:          func() measure.API { return h.api.Measure() },
 		Closed:       func() bool { return !h.opened.Load() },
@@ -363,6 +364,9 @@ func (h *Hub) scratch() string {
 	}
 	return filepath.Join(h.cfg.Store, "scratch")
 }
+
+// glanceLetters is how long the console waits each second for dead letters to be counted.
+const glanceLetters = 200 * time.Millisecond
 
 // The transports, as the log, the metrics and the audit name them.
 const (

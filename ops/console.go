@@ -10,8 +10,12 @@ import (
 
 // newConsole makes the console over what this listener has.
 func (o *Ops) newConsole() (*console.Console, error) {
+	engine := o.cfg.Glance
+	if engine == nil {
+		engine = o.cfg.Engine
+	}
 	return console.New(console.Config{
-		Engine: o.cfg.Engine, Gateway: o.cfg.Gateway, Closed: o.cfg.Closed, Cluster: o.cfg.Cluster, Sources: o.cfg.Sources,
+		Engine: engine, Gateway: o.cfg.Gateway, Closed: o.cfg.Closed, Cluster: o.cfg.Cluster, Sources: o.cfg.Sources,
 		Ready: func(ctx context.Context) []console.Check {
 			verdicts, _ := o.ready(ctx)
 			checks := make([]console.Check, len(verdicts))
@@ -33,7 +37,7 @@ func (o *Ops) admitToConsole(r *http.Request) (console.Access, error) {
 	if err != nil {
 		return console.Access{}, err
 	}
-	to := console.Access{Name: access.Name, Inspector: access.Inspector, May: access.May, Expires: access.Expires, Revoked: access.Revoked}
+	to := console.Access{Name: access.Name, Inspector: access.Inspector, Tailer: access.Tailer, Connections: access.Connections, May: access.May, Expires: access.Expires, Revoked: access.Revoked}
 	if access.Shows != nil {
 		to.Shows, err = access.Shows()
 	}

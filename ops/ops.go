@@ -62,7 +62,10 @@ type Config struct {
 	// Engine, Gateway and API hand out what each has measured; every scrape calls
 	// each once. Where Engine fails, which is logged, its part of the scrape is
 	// missing. Required.
-	Engine  func(ctx context.Context) (measure.Engine, error)
+	Engine func(ctx context.Context) (measure.Engine, error)
+	// Glance is Engine for the console, which asks once a second and waits for no count of dead
+	// letters; nil: Engine.
+	Glance  func(ctx context.Context) (measure.Engine, error)
 	Gateway func() measure.Gateway
 	API     func() measure.API
 	// Authenticate is asked for every request but the probes, with the bearer
@@ -123,6 +126,9 @@ type Access struct {
 	Inspector admin.Inspector
 	// History answers /latest-by-key; nil where Inspector is.
 	History admin.History
+	// Tailer has live tails, and Connections those who are connected, for the console; nil where Inspector is.
+	Tailer      console.Tailer
+	Connections admin.Connections
 	// Shows returns which topics metrics are shown of, nil for all, or why there are none at
 	// all; a nil Shows shows all.
 	Shows func() (topic func(name string) bool, err error)

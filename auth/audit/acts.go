@@ -56,6 +56,12 @@ func (o operator) SeekGroup(ctx context.Context, topic, group string, start even
 	return plan, err
 }
 
+func (o operator) SeekGroupIf(ctx context.Context, topic, group string, start eventhub.Start, epoch uint64) (admin.SeekPlan, error) {
+	plan, err := o.Operator.SeekGroupIf(ctx, topic, group, start, epoch)
+	o.peer.did("group_seek", topic, group, err)
+	return plan, err
+}
+
 func (o operator) PauseGroup(ctx context.Context, topic, group string) error {
 	err := o.Operator.PauseGroup(ctx, topic, group)
 	o.peer.did("group_pause", topic, group, err)

@@ -41,7 +41,7 @@ var methods = map[string]asks{
 	"Event":         reads, "Replay": reads, "Life": reads, "State": reads, "StateDiff": reads, "KeyHistory": reads, "KeyHistoryAmong": reads, "DeadLetters": reads,
 	"Topic": views, "Groups": views, "Group": views, "EventGroups": views, "InFlight": views, "Scheduled": views, "EffectiveSettings": views,
 	"Topics": lists, "Patterns": lists, "Find": lists, "FindAmong": lists, "Effects": lists, "Correlated": lists, "DeadLetterTopics": lists, "SettingsEntries": lists,
-	"DeleteGroup": operates, "DeleteTopic": operates, "SeekGroup": operates, "PauseGroup": operates, "ResumeGroup": operates,
+	"DeleteGroup": operates, "DeleteTopic": operates, "SeekGroup": operates, "SeekGroupIf": operates, "PauseGroup": operates, "ResumeGroup": operates,
 	"Import": operates, "Redrive": operates, "Trim": operates, "Erase": operates, "PlanSettings": operates, "SetTopic": operates, "UnsetTopic": operates,
 	"Requeue": {all: []policy.Action{policy.Admin, policy.Publish}},
 	"Backup":  operates, // everywhere

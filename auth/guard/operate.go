@@ -34,6 +34,14 @@ func (g *guard) SeekGroup(ctx context.Context, topic, group string, start eventh
 	return g.engine.SeekGroup(ctx, topic, group, start, apply)
 }
 
+// SeekGroupIf implements admin.Operator.
+func (g *guard) SeekGroupIf(ctx context.Context, topic, group string, start eventhub.Start, epoch uint64) (admin.SeekPlan, error) {
+	if err := g.check(policy.Admin, topic, ""); err != nil {
+		return admin.SeekPlan{}, err
+	}
+	return g.engine.SeekGroupIf(ctx, topic, group, start, epoch)
+}
+
 // PauseGroup implements admin.Operator.
 func (g *guard) PauseGroup(ctx context.Context, topic, group string) error {
 	if err := g.check(policy.Admin, topic, ""); err != nil {

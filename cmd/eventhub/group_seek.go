@@ -21,6 +21,7 @@ func groupSeekCommand() *cobra.Command {
 	var r reach
 	var from string
 	var apply bool
+	var epoch uint64
 	var start eventhub.Start
 	cmd := &cobra.Command{
 		Use:   "seek TOPIC GROUP --from PLACE",
@@ -44,6 +45,9 @@ first one committed at a time, offset:N, or the one after the event of after:ID.
 			if start, err = input.Start(from, time.Now()); err != nil {
 				return fmt.Errorf("--from %w", err)
 			}
+			if cmd.Flags().Changed("if-epoch") && !apply {
+				return errors.New("--if-epoch goes with --apply")
+			}
 			return nil
 		},
 	}
@@ -51,6 +55,7 @@ first one committed at a time, offset:N, or the one after the event of after:ID.
 	fromFlag(cmd, &from, "", "")
 	olderFlag(cmd, "to", &from, "from")
 	applyFlag(cmd, &apply)
+	cmd.Flags().Uint64Var(&epoch, "if-epoch", 0, "with --apply: only if the group has this epoch, which is that of what was said before")
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, true)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -60,6 +65,9 @@ first one committed at a time, offset:N, or the one after the event of after:ID.
 		}
 		defer adm.Close()
 		plan, err := ask(cmd.Context(), &r, func(ctx context.Context) (admin.SeekPlan, error) {
+			if cmd.Flags().Changed("if-epoch") {
+				return adm.SeekGroupIf(ctx, args[0], args[1], start, epoch)
+			}
 			return adm.SeekGroup(ctx, args[0], args[1], start, apply)
 		})
 		if err != nil {

@@ -158,12 +158,11 @@ func traceEvent(_ http.ResponseWriter, r *http.Request, access Access) (reply, e
 	if err != nil {
 		return reply{}, err
 	}
-	if r.URL.Query().Get("limit") == "" {
-		q["limit"] = strconv.Itoa(admin.MaxTraceNodes)
-	}
-	limit, err := pageLimit(q["limit"])
-	if err != nil {
-		return reply{}, err
+	limit := admin.DefaultTraceNodes
+	if r.URL.Query().Get("limit") != "" {
+		if limit, err = limitOf(q["limit"], admin.MaxTraceNodes); err != nil {
+			return reply{}, err
+		}
 	}
 	depth := admin.MaxTraceDepth
 	if text, given := q["depth"]; given {

@@ -66,10 +66,13 @@ func single(query url.Values, known ...string) (map[string]string, error) {
 }
 
 // pageLimit reads the length of a page.
-func pageLimit(text string) (int, error) {
+func pageLimit(text string) (int, error) { return limitOf(text, admin.MaxPage) }
+
+// limitOf reads a limit of at most so many.
+func limitOf(text string, most int) (int, error) {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > admin.MaxPage {
-		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "limit %.20q is not a number from 1 to %d", text, admin.MaxPage)
+	if err != nil || n < 1 || n > most {
+		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "limit %.20q is not a number from 1 to %d", text, most)
 	}
 	return n, nil
 }

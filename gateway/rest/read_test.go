@@ -142,6 +142,13 @@ func (s *shelf) SeekGroup(ctx context.Context, topic, group string, start eventh
 	return plan, err
 }
 
+func (s *shelf) SeekGroupIf(ctx context.Context, topic, group string, start eventhub.Start, epoch uint64) (admin.SeekPlan, error) {
+	err := s.operate(ctx, topic, group, fmt.Sprintf("seek %+v epoch %d", start, epoch))
+	plan := s.plan
+	plan.Topic, plan.Group, plan.Applied = topic, group, true
+	return plan, err
+}
+
 func (s *shelf) DeleteTopic(ctx context.Context, topic string) error {
 	if _, err := s.Topic(ctx, topic); err != nil {
 		return err

@@ -17,13 +17,14 @@ import (
 const maxStartBody = 4 << 10
 
 // seekGroup answers with what moving the group means, and moves it only where
-// the query says apply: who forgets a parameter has changed nothing.
+// the query says apply: who forgets a parameter has changed nothing. With an epoch it moves the group that
+// a plan was about, and no other.
 func seekGroup(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	topic, group, err := groupOf(r)
 	if err != nil {
 		return reply{}, err
 	}
-	q, err := parameters(r, "apply", "from", "ts", "after_id", "offset")
+	q, err := parameters(r, "apply", "epoch", "from", "ts", "after_id", "offset")
 	if err != nil {
 		return reply{}, err
 	}
@@ -35,7 +36,19 @@ func seekGroup(w http.ResponseWriter, r *http.Request, access Access) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	plan, err := access.Operator.SeekGroup(r.Context(), topic, group, start, apply)
+	var plan admin.SeekPlan
+	if text, given := q["epoch"]; given {
+		epoch, bad := strconv.ParseUint(text, 10, 64)
+		switch {
+		case bad != nil:
+			return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "epoch is %.20q; that of a plan is wanted", text)
+		case !apply:
+			return reply{}, eventhub.Errorf(eventhub.CodeBadRequest, "epoch is given without apply; it says which plan is applied")
+		}
+		plan, err = access.Operator.SeekGroupIf(r.Context(), topic, group, start, epoch)
+	} else {
+		plan, err = access.Operator.SeekGroup(r.Context(), topic, group, start, apply)
+	}
 	if err != nil {
 		return reply{}, err
 	}

@@ -45,6 +45,18 @@ func TestSeek(t *testing.T) {
 	}
 }
 
+// TestSeekOfAnEpoch: the epoch of a plan reaches the engine.
+func TestSeekOfAnEpoch(t *testing.T) {
+	s := stocked()
+	_, h := mount(t, Access{Inspector: s, Operator: s})
+	if status, answer, _ := do(h, "/v1/topics/a.b/groups/h:1/seek?from=earliest&apply=1&epoch=4", ""); status != 200 {
+		t.Errorf("%d %s", status, answer)
+	}
+	if asked := fmt.Sprintf("a.b/h:1 seek %+v epoch 4", eventhub.Earliest); !slices.Equal(s.operated, []string{asked}) {
+		t.Errorf("asked for %q; want %q", s.operated, asked)
+	}
+}
+
 func TestPauseAndResume(t *testing.T) {
 	s := stocked()
 	_, h := mount(t, Access{Inspector: s, Operator: s})
@@ -107,6 +119,8 @@ func TestSeekRefusals(t *testing.T) {
 		{seek + "?from=earliest&form=x", "", 400, "bad_request", `"form"`},
 		{seek + "?from=earliest&apply=yes", "", 400, "bad_request", `apply is "yes"`},
 		{seek + "?from=earliest&apply=1&apply=0", "", 400, "bad_request", "apply is given 2 times"},
+		{seek + "?from=earliest&apply=1&epoch=x", "", 400, "bad_request", `epoch is "x"`},
+		{seek + "?from=earliest&epoch=1", "", 400, "bad_request", "epoch is given without apply"},
 		{seek + "?from=", "", 400, "bad_request", `from is ""`},
 		{seek + "?offset=5", "", 400, "bad_request", "from is missing"},
 		{seek + "?from=ts", "", 400, "bad_request", `from is "ts" but ts is missing`},

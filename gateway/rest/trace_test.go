@@ -182,7 +182,7 @@ func TestTraceProblems(t *testing.T) {
 		{"/v1/events/a%20b/trace", 400, `id \"a b\"`},
 		{"/v1/events/x/trace?depth=17", 400, `depth \"17\" is not a number from 0 to 16`},
 		{"/v1/events/x/trace?depth=-1", 400, "depth"},
-		{"/v1/events/x/trace?limit=1001", 400, `limit \"1001\"`},
+		{"/v1/events/x/trace?limit=10001", 400, `limit \"10001\" is not a number from 1 to 10000`},
 		{"/v1/events/x/trace?up=1", 400, `\"up\"`},
 		{"/v1/events/x?limit=0", 400, "limit"},
 		{"/v1/events", 400, "one of correlation_id and caused_by"},

@@ -183,6 +183,7 @@ func (g *Gateway) release(s *session) {
 	if s != nil {
 		delete(g.sessions, s)
 		g.past.Closed[s.addCounts(&g.past)]++
+		g.remember(s)
 	}
 	g.taken--
 	if g.stopping && g.taken == 0 {

@@ -2,6 +2,8 @@ package ws
 
 import (
 	"maps"
+	"slices"
+	"time"
 
 	"eventhub/internal/measure"
 )
@@ -22,7 +24,7 @@ func (g *Gateway) Measure() measure.Gateway {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := g.past
-	m.Closed, m.Errors = maps.Clone(m.Closed), maps.Clone(m.Errors)
+	m.Closed, m.Errors, m.Ended = maps.Clone(m.Closed), maps.Clone(m.Errors), slices.Clone(m.Ended)
 	m.Connections = len(g.sessions)
 	for s := range g.sessions {
 		s.addCounts(&m)
@@ -45,4 +47,19 @@ func (s *session) addCounts(m *measure.Gateway) (closed int) {
 		closed -= closed % 1000
 	}
 	return closed
+}
+
+// remember notes how a session has ended, where it had signed in: anybody can cause the end of others, as often as
+// they like. The gateway's mutex is held.
+func (g *Gateway) remember(s *session) {
+	if !s.authed {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.past.Ended = slices.Insert(g.past.Ended, 0, measure.Ended{
+		ID: s.id(), Remote: s.remote, Name: s.access.Name, Client: s.name, Since: s.opened, At: time.Now(),
+		Code: int(s.out.code), Why: s.out.why, Delivered: s.out.delivered,
+	})
+	g.past.Ended = g.past.Ended[:min(len(g.past.Ended), measure.MaxEnded)]
 }

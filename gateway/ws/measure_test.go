@@ -15,6 +15,7 @@ import (
 
 	"eventhub"
 	"eventhub/internal/measure"
+	"eventhub/wire"
 )
 
 // metered counts what goes over a client's connection.
@@ -56,6 +57,7 @@ func wantMeasure(t *testing.T, when string, f *fixture, want measure.Gateway) {
 	if want.BytesReceived == 0 {
 		got.BytesReceived, got.BytesSent = 0, 0
 	}
+	got.Ended = nil // TestEndedConnections is about those
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", when, diff)
 	}
@@ -176,6 +178,39 @@ func TestEveryEndIsCounted(t *testing.T) {
 		if strangers := strings.Count(log, `level=DEBUG msg="connection closed"`); authed == 0 || strangers == 0 || authed+strangers != len(ends)+1 ||
 			strings.Count(log, `level=INFO msg="connection closed"`) != authed || strings.Count(log, "\n") != 2*authed+strangers || strings.Contains(log, "payload") {
 			t.Errorf("the log is\n%s", log)
+		}
+	})
+}
+
+// TestEndedConnections: the last connections that had signed in are remembered, with why they ended, the newest
+// first; what never signed in is not, for anybody can cause that.
+func TestEndedConnections(t *testing.T) {
+	withEngine(t, func(t *testing.T, e *engine) {
+		for range measure.MaxEnded + 2 {
+			e.login().conn.Close()
+			synctest.Wait()
+		}
+		last := e.login()
+		open, err := e.gw.Connections(t.Context(), "", 1)
+		if err != nil || len(open) != 1 {
+			t.Fatalf("%+v, %v", open, err)
+		}
+		if err := e.gw.CloseConnection(t.Context(), open[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		last.expectClose(wire.CloseGoingAway)
+		e.pipe(t).conn.Close()
+		synctest.Wait()
+		ended := e.gw.Measure().Ended
+		if n := len(ended); n != measure.MaxEnded {
+			t.Fatalf("%d are remembered", n)
+		}
+		first, second := ended[0], ended[1]
+		if first.ID != open[0].ID || first.Code != 1001 || first.Why != "The connection was closed by an operator." || first.Name != "tester" || first.Remote != open[0].Remote || first.Since.UnixMilli() != open[0].SinceTS {
+			t.Errorf("the last one is %+v", first)
+		}
+		if second.Code != 0 || second.Why != "read: EOF" || second.ID == first.ID {
+			t.Errorf("the one before is %+v", second)
 		}
 	})
 }

@@ -327,6 +327,55 @@ func TestWalkIsBounded(t *testing.T) {
 	}
 }
 
+// TestWalkIsBoundedInBytes: large events, and large stories of what became of them, end a trace as many do.
+func TestWalkIsBoundedInBytes(t *testing.T) {
+	l := &linkstest.Links{}
+	causes := []string{"x"}
+	for i := range 60 {
+		causes = append(causes, fmt.Sprintf("%064d", i))
+	}
+	l.Write("t", "x")
+	const all = 3000
+	for i := range all {
+		l.Write("t", fmt.Sprint("e", i), causes...)
+	}
+	trace := walked(t, l, "x", 1, admin.MaxTraceNodes)
+	text, err := json.Marshal(trace.Nodes)
+	if n := len(trace.Nodes); n < all/3 || n > all-all/5 || !trace.Truncated || len(text) > admin.MaxTraceBytes || err != nil {
+		t.Errorf("%d nodes of %d bytes, truncated %v, %v", n, len(text), trace.Truncated, err)
+	}
+
+	l = &linkstest.Links{Became: make(map[string][]admin.EventGroup)}
+	attempt := admin.Attempt{Why: "nacked", Reason: strings.Repeat("r", 1000)}
+	l.Write("t", "x")
+	for i := range 40 {
+		l.Write("t", fmt.Sprint("e", i), "x")
+		l.Became[fmt.Sprint("t/e", i)] = slices.Repeat([]admin.EventGroup{{Group: "g", InFlight: admin.InFlight{History: slices.Repeat([]admin.Attempt{attempt}, 5)}}}, 50)
+	}
+	trace = walked(t, l, "x", 1, admin.MaxTraceNodes)
+	said := 0
+	for _, n := range trace.Nodes {
+		if len(n.Groups) > 0 {
+			said++
+		}
+	}
+	text, err = json.Marshal(trace.Nodes)
+	if len(trace.Nodes) != 41 || said < 20 || said > 35 || !trace.Truncated || len(text) > admin.MaxTraceBytes || err != nil {
+		t.Errorf("%d nodes, %d with groups, of %d bytes, truncated %v, %v", len(trace.Nodes), said, len(text), trace.Truncated, err)
+	}
+}
+
+// TestWalkLeavesTopicsOut: an event that is in more topics than one look finds is said to have more.
+func TestWalkLeavesTopicsOut(t *testing.T) {
+	l := &linkstest.Links{}
+	for i := range admin.MaxPage + 1 {
+		l.Write(fmt.Sprint("t", i), "x")
+	}
+	if trace := walked(t, l, "x", 1, admin.MaxTraceNodes); len(trace.Nodes) != admin.MaxPage || !trace.Truncated {
+		t.Errorf("%d nodes, truncated %v", len(trace.Nodes), trace.Truncated)
+	}
+}
+
 func TestWalkFails(t *testing.T) {
 	l := &linkstest.Links{}
 	l.Write("t", "x")

@@ -30,6 +30,7 @@ type walker struct {
 	past   Links
 	groups Groups
 	limit  int
+	left   int // bytes that the nodes may still have
 
 	trace   admin.Trace
 	byID    map[string][]int // places of nodes
@@ -45,11 +46,11 @@ type letter struct {
 }
 
 // Walk returns what led to the event with that id and what came of it: at most limit
-// events, each at most depth steps away. CodeUnknownID where no topic has the event and
+// events, each at most depth steps away, of at most admin.MaxTraceBytes. CodeUnknownID where no topic has the event and
 // no event names it as its cause; the errors of past and groups as they are.
 func Walk(ctx context.Context, past Links, groups Groups, id string, depth, limit int) (*admin.Trace, error) {
 	w := &walker{
-		past: past, groups: groups, limit: limit,
+		past: past, groups: groups, limit: limit, left: admin.MaxTraceBytes,
 		trace: admin.Trace{ID: id, Nodes: []admin.TraceNode{}, Edges: []admin.TraceEdge{}},
 		byID:  make(map[string][]int), byPlace: make(map[eventhub.Place]bool), letters: make(map[letter]bool),
 	}
@@ -87,7 +88,7 @@ func fresh(seen map[string]bool, ids []string) []string {
 // begin adds the events that are asked for, and returns their causes. An event that
 // is gone but has effects is a missing one; one that nobody knows is an error.
 func (w *walker) begin(ctx context.Context, id string) (causes []string, err error) {
-	events, err := w.past.Find(ctx, id, min(w.limit+1, admin.MaxPage))
+	events, err := w.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -112,13 +113,20 @@ func (w *walker) begin(ctx context.Context, id string) (causes []string, err err
 	return nil, w.addUnseen(ctx, id, 0)
 }
 
+// find returns the events with an id. One that is in more topics than a page has leaves some out.
+func (w *walker) find(ctx context.Context, id string) ([]admin.Found, error) {
+	events, err := w.past.Find(ctx, id, min(w.limit+1, admin.MaxPage))
+	w.trace.Truncated = w.trace.Truncated || len(events) == admin.MaxPage
+	return events, err
+}
+
 // up adds the events of ids and returns their causes.
 func (w *walker) up(ctx context.Context, ids []string, distance int) (causes []string, err error) {
 	for _, id := range ids {
 		if w.trace.Truncated {
 			return nil, nil
 		}
-		events, err := w.past.Find(ctx, id, min(w.limit+1, admin.MaxPage))
+		events, err := w.find(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -252,13 +260,35 @@ func (w *walker) concealedEffects(ctx context.Context, id string, distance int) 
 }
 
 func (w *walker) node(n admin.TraceNode) (added bool) {
-	if len(w.trace.Nodes) == w.limit {
+	w.left -= sizeOf(&n)
+	if len(w.trace.Nodes) == w.limit || w.left < 0 {
 		w.trace.Truncated = true
 		return false
 	}
 	w.byID[n.ID] = append(w.byID[n.ID], len(w.trace.Nodes))
 	w.trace.Nodes = append(w.trace.Nodes, n)
 	return true
+}
+
+// sizeOf is about how many bytes a node has in an answer, besides its groups and edges.
+func sizeOf(n *admin.TraceNode) int {
+	size := 100 + len(n.ID) + len(n.Topic) + len(n.Key) + len(n.Preview)
+	for _, id := range n.CausedBy {
+		size += len(id) + 3
+	}
+	return size
+}
+
+// sizeOfGroups is the same of what became of an event in its groups.
+func sizeOfGroups(groups []admin.EventGroup) (size int) {
+	for i := range groups {
+		g := &groups[i]
+		size += 120 + len(g.Group)
+		for a := range g.History {
+			size += 150 + len(g.History[a].Reason)
+		}
+	}
+	return size
 }
 
 // preview cuts a payload at a character.
@@ -334,7 +364,7 @@ func (w *walker) markCycles() {
 	}
 }
 
-// addGroups adds what became of each event in the groups.
+// addGroups adds what became of each event in the groups, of the nearest events where that is too much.
 func (w *walker) addGroups(ctx context.Context) error {
 	for i := range w.trace.Nodes {
 		n := &w.trace.Nodes[i]
@@ -352,6 +382,10 @@ func (w *walker) addGroups(ctx context.Context) error {
 			if groups[g].State == "done" && w.letters[letter{n.Topic, n.Offset, groups[g].Group}] {
 				groups[g].State = "dead_lettered"
 			}
+		}
+		if w.left -= sizeOfGroups(groups); w.left < 0 {
+			w.trace.Truncated = true
+			return nil
 		}
 		n.Groups = groups
 	}

@@ -126,6 +126,9 @@ type Engine struct {
 	// NoMaintenance: nothing is removed by itself.
 	NoMaintenance bool
 
+	// CountsLetters: not all dead letters are in the counts of the groups yet.
+	CountsLetters bool
+
 	Scheduled uint64 // events that were published with a delay
 	Moved     uint64 // of these, into the log
 	Cancelled uint64
@@ -215,6 +218,21 @@ type Gateway struct {
 	BytesSent     uint64
 	Errors        map[string]uint64 // ERR frames by code
 	Subscriptions int               // open now
+	// Ended are the last connections that had signed in and have ended, the newest first, at most MaxEnded. The slice
+	// is the caller's.
+	Ended []Ended
+}
+
+// MaxEnded is how many of the connections that have ended are remembered.
+const MaxEnded = 40
+
+// Ended is one connection that has ended.
+type Ended struct {
+	ID, Remote, Name, Client string
+	Since, At                time.Time
+	Code                     int    // the close code; 0: without one
+	Why                      string // what the hub has said, or how it was lost; empty where the peer closed
+	Delivered                int64  // events
 }
 
 // AuthRefused counts peers that were not let in at one transport for one reason.

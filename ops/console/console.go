@@ -30,6 +30,7 @@ import (
 	"net/http"
 	"time"
 
+	"eventhub"
 	"eventhub/admin"
 	"eventhub/internal/measure"
 )
@@ -52,6 +53,11 @@ type Access struct {
 	Name string
 	// Inspector shows the groups and topics that the access allows; nil while the store is closed.
 	Inspector admin.Inspector
+	// Tailer has the live tails that the access allows; nil where Inspector is.
+	Tailer Tailer
+	// Connections shows who is connected, to those who may see that; nil where Inspector is, or the
+	// hub does not show them.
+	Connections admin.Connections
 	// Shows reports whether a topic is shown; nil: all are.
 	Shows func(topic string) bool
 	// May says what is allowed on a topic; "" asks for the hub as a whole. nil: everything.
@@ -60,6 +66,11 @@ type Access struct {
 	// nil: never.
 	Expires time.Time
 	Revoked context.Context
+}
+
+// Tailer is the part of an eventhub.Subscriber that a live tail needs.
+type Tailer interface {
+	Tail(ctx context.Context, opts eventhub.TailOptions, r eventhub.Receiver) (eventhub.Subscription, error)
 }
 
 // Permitted says what is allowed on a topic, or on all of them.

@@ -159,6 +159,12 @@ func TestAssetsAreSmallAndOurOwn(t *testing.T) {
 		t.Errorf("the files have %d bytes with gzip; at most %d are allowed", total, most)
 	}
 	index := string(files.by["index.html"].body)
+	for name := range files.by {
+		// One after the other they would take a round trip for each import of an import.
+		if filepath.Ext(name) == ".js" && name != "vendor/graph.js" && !strings.Contains(index, `"/console/`+name+`"`) {
+			t.Errorf("index.html does not load %s beforehand", name)
+		}
+	}
 	if at := regexp.MustCompile(`(?i)<script(?:[^>]*)>[^<]|<style|\son\w+=|\sstyle=|javascript:`).FindString(index); at != "" {
 		t.Errorf("index.html has %q", at)
 	}

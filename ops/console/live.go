@@ -49,8 +49,9 @@ func problemOf(err error) *problem {
 func (c *Console) live(w http.ResponseWriter, r *http.Request) {
 	access, err := c.cfg.Admit(r)
 	var show view
+	var over func()
 	if err == nil {
-		show, err = viewOf(r.URL.Query())
+		show, over, err = viewOf(r.URL.Query())
 	}
 	if err == nil {
 		select {
@@ -71,6 +72,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request) {
 	h.Set("Connection", "close")     // its end is that of the connection
 	out := &stream{w: w, control: http.NewResponseController(w)}
 	defer out.end()
+	defer over()
 	c.pump(r, access, show, out)
 }
 

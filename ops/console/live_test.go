@@ -415,7 +415,7 @@ func TestViews(t *testing.T) {
 		in := &rooms{
 			groups: map[name]admin.GroupInfo{{"orders", "billing"}: {Topic: "orders", Group: "billing", Lag: 3, Cursor: 4}},
 			flying: map[name][]admin.InFlight{{"orders", "billing"}: {{Offset: 5, State: "leased", History: []admin.Attempt{{Attempt: 1}, {Attempt: 2, Reason: "last"}}}}},
-			topics: map[string]admin.TopicInfo{"orders": {Topic: "orders", Head: 7, FirstOffset: 2, Groups: 1}},
+			topics: map[string]admin.TopicInfo{"orders": {Topic: "orders", Head: 7, FirstOffset: 2, Groups: 1, Kept: &admin.TopicUsage{Events: 6, Bytes: 9000, AtLeast: true}}},
 		}
 		cfg := config()
 		cfg.Admit = func(*http.Request) (Access, error) { return Access{Inspector: in}, nil }
@@ -429,7 +429,7 @@ func TestViews(t *testing.T) {
 		_, mux := open(t, cfg)
 		for query, want := range map[string][]string{
 			"view=group&topic=orders&group=billing": {`"cursor":4`, `"acked":10,`, `"published":30,`, `"reason":"last"`, `"flying":[{"offset":5`},
-			"view=topics&topic=orders&topic=none":   {`{"rows":[{"topic":"orders","first_offset":2,"head":7,"groups":1,"published":30,"bytes":300}]}`},
+			"view=topics&topic=orders&topic=none":   {`{"rows":[{"topic":"orders","first_offset":2,"head":7,"groups":1,"kept_events":6,"size_bytes":9000,"size_at_least":true,"published":30,"bytes":300}]}`},
 			"view=topic&topic=orders":               {`"head":7`, `"published":30`},
 		} {
 			page := follow(t, mux, query)

@@ -10,15 +10,17 @@ import (
 // totals are the figures of the hub, of the topics that are shown. Rates are in a second, and
 // absent in the first message.
 type totals struct {
-	Topics        int    `json:"topics"` // that were published to since the start
-	Groups        int    `json:"groups"`
-	Lag           uint64 `json:"lag"`
-	InFlight      int    `json:"in_flight"`
-	Waiting       int    `json:"waiting"`
-	Held          int    `json:"held"`
-	Letters       uint64 `json:"letters"` // dead letters that nothing was done about
-	Connections   int    `json:"connections"`
-	Subscriptions int    `json:"subscriptions"`
+	Topics   int    `json:"topics"` // that were published to since the start
+	Groups   int    `json:"groups"`
+	Lag      uint64 `json:"lag"`
+	InFlight int    `json:"in_flight"`
+	Waiting  int    `json:"waiting"`
+	Held     int    `json:"held"`
+	Letters  uint64 `json:"letters"` // dead letters that nothing was done about
+	// Counting: the hub has not counted all of them yet.
+	Counting      bool `json:"letters_counting,omitempty"`
+	Connections   int  `json:"connections"`
+	Subscriptions int  `json:"subscriptions"`
 	// Closed counts the connections that have ended since the start, by close code; 0: without one.
 	Closed map[int]uint64 `json:"closed,omitempty"`
 
@@ -84,7 +86,7 @@ func viewCluster(c *measure.Cluster) *cluster {
 
 // total adds up what is shown of a sample. Shows is nil for everything.
 func total(s *sample, shows func(topic string) bool) totals {
-	t := totals{Connections: s.gateway.Connections, Subscriptions: s.gateway.Subscriptions, Closed: s.gateway.Closed}
+	t := totals{Counting: s.engine.CountsLetters, Connections: s.gateway.Connections, Subscriptions: s.gateway.Subscriptions, Closed: s.gateway.Closed}
 	var published, publishedBefore uint64
 	for i := range s.engine.Topics {
 		if topic := &s.engine.Topics[i]; shows == nil || shows(topic.Topic) {

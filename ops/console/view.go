@@ -23,14 +23,26 @@ const (
 // view is what a page shows besides the overview. It is called for each message.
 type view func(ctx context.Context, s *sample, access *Access) (any, error)
 
-// viewOf reads which view a page wants; nil: none. The parameters of others are not looked at:
+// viewOf reads which view a page wants; nil: none. end is called when the stream ends. The parameters of others are not looked at:
 // the page and the hub are of one version.
-func viewOf(q url.Values) (view, error) {
+func viewOf(q url.Values) (show view, end func(), err error) {
+	if q.Get("view") == "tail" {
+		t, err := newTail(q)
+		return t.show, t.end, err
+	}
+	show, err = plainView(q)
+	return show, func() {}, err
+}
+
+// plainView is viewOf of those that keep nothing from message to message.
+func plainView(q url.Values) (view, error) {
 	switch kind := q.Get("view"); kind {
 	case "":
 		return nil, nil
 	case "groups":
 		return groupsView(q)
+	case "connections":
+		return connections(q), nil
 	case "topics":
 		names := q["topic"]
 		if len(names) > maxNames {
@@ -153,17 +165,24 @@ func number(q url.Values, name string, byDefault, most int) (int, error) {
 
 // topicRow is what changes of a topic.
 type topicRow struct {
-	Topic     string   `json:"topic"`
-	First     uint64   `json:"first_offset"`
-	Head      uint64   `json:"head"`
-	HeadTS    int64    `json:"head_ts,omitempty"`
-	Groups    int      `json:"groups"`
+	Topic  string `json:"topic"`
+	First  uint64 `json:"first_offset"`
+	Head   uint64 `json:"head"`
+	HeadTS int64  `json:"head_ts,omitempty"`
+	Groups int    `json:"groups"`
+	// Kept counts the events that are kept, and Size is that of their records; where AtLeast, there are more.
+	Kept      uint64   `json:"kept_events"`
+	Size      uint64   `json:"size_bytes"`
+	AtLeast   bool     `json:"size_at_least,omitempty"`
 	Published *float64 `json:"published,omitempty"`
 	Bytes     *float64 `json:"bytes,omitempty"`
 }
 
 func (s *sample) topicRow(t *admin.TopicInfo) topicRow {
 	row := topicRow{Topic: t.Topic, First: t.FirstOffset, Head: t.Head, HeadTS: t.HeadTS, Groups: t.Groups}
+	if t.Kept != nil {
+		row.Kept, row.Size, row.AtLeast = t.Kept.Events, t.Kept.Bytes, t.Kept.AtLeast
+	}
 	var now measure.Topic
 	if counted := s.topics[t.Topic]; counted != nil {
 		now = *counted

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
@@ -131,6 +132,24 @@ func (c *Counts) UpToDate(ctx context.Context) (_ map[string]*Log, release func(
 		return nil, nil, err
 	}
 	return c.logs, func() { <-c.turn }, nil
+}
+
+// Within is UpToDate for who does not wait longer than that: all says whether everything has been counted. The
+// next call goes on. Where somebody else counts for all that time it returns nothing.
+func (c *Counts) Within(ctx context.Context, most time.Duration) (_ map[string]*Log, all bool, release func(), _ error) {
+	within, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	select {
+	case c.turn <- struct{}{}:
+	case <-within.Done():
+		return nil, false, func() {}, ctx.Err()
+	}
+	err := c.follow(within)
+	if err != nil && (within.Err() == nil || ctx.Err() != nil) {
+		<-c.turn
+		return nil, false, nil, err
+	}
+	return c.logs, err == nil, func() { <-c.turn }, nil
 }
 
 func (c *Counts) follow(ctx context.Context) error {

@@ -12,7 +12,7 @@ export function Letters({ live }) {
   const { value, problem, again, loading } = useLoad((signal) => get(path("v1", "dlq"), { after, limit: 200 }, signal), [after]);
   const rows = (value?.topics ?? []).flatMap((t) => t.groups.map((g) => ({ ...g, topic: t.topic })));
   return html`<h1>Dead letters</h1><${Note} problem=${problem} />
-    <div class="tools"><button type="button" onClick=${again}>Look again</button><p class="dim" role="status">${loading ? "…" : rows.length === 0 ? "There are no dead letters." : plural(rows.length, "group")}</p></div>
+    <div class="tools"><button type="button" onClick=${again}>Look again</button><p class="dim" role="status">${loading ? live.message?.totals?.letters_counting ? `The hub counts all dead letters, as it does once after each start${live.message.totals.letters > 0 ? `: ${count(live.message.totals.letters)} so far` : ""}.` : "…" : rows.length === 0 ? "There are no dead letters." : plural(rows.length, "group")}</p></div>
     ${rows.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Groups with dead letters"><table id="letter-groups"><thead><tr><th scope="col">Group</th><th scope="col">Topic</th><th scope="col" class="num">Open</th><th scope="col" class="num">Redriven</th><th scope="col" class="num wide">Done</th><th scope="col" class="num wide">Requeued</th></tr></thead>
     <tbody>${rows.map((g) => html`<tr key=${`${g.topic} ${g.group}`}><th scope="row"><a href=${to("dlq", g.topic, g.group)}>${g.group}</a></th><td class="any">${g.topic}</td><td class="num">${count(g.open)}</td><td class="num">${count(g.redriven)}</td><td class="num wide">${count(g.done)}</td><td class="num wide">${count(g.requeued)}</td></tr>`)}</tbody></table></div>`}
     ${value?.next && html`<div class="buttons"><button type="button" onClick=${() => { setAfter(value.next); }}>More</button></div>`}`;
@@ -66,6 +66,11 @@ function Requeue({ topic, letter, onClose }) {
     wrong = { code: "bad_json", message: why.message };
   }
   const run = async () => {
+    const now = await get(path("v1", "dlq", topic, String(letter.offset)));
+    if (now.marks?.length > (letter.marks?.length ?? 0)) {
+      const { by, ts } = now.marks.at(-1);
+      throw Object.assign(new Error(`${by || "Somebody"} has ${now.state} it since you opened it, ${time(ts)}. Nothing was published.`), { code: "conflict" });
+    }
     const receipt = await (await send("POST", path("v1", "dlq", topic, String(letter.offset), "requeue"), { body: text })).json();
     return `Published at offset ${receipt.offset}, with the id ${receipt.id}${receipt.duplicate ? ": it was there already" : ""}.`;
   };

@@ -54,12 +54,12 @@ function Groups({ topic, id }) {
 /** The fields of an event, and lists of them. */
 export function Fields({ e }) {
   const rows = [
-    ["Offset", e.offset], ["Committed", time(e.committed_ts ?? e.ts)], e.committed_ts && ["Time of the publisher", time(e.ts)], ["Key", e.key], ["Partition", e.partition], ["Session (sid)", e.sid],
+    ["Offset", e.offset], ["Committed", time(e.committed_ts ?? e.ts)], e.committed_ts && ["Time of the publisher", time(e.ts)], ["Key", e.key && html`<a href=${to("topics", e.topic, "key", e.key)}>${e.key}</a>`], ["Partition", e.partition], ["Session (sid)", e.sid],
     e.tags && ["Tags", e.tags.join(" ")], e.caused_by && ["Caused by", html`${e.caused_by.map((c) => html`<a class="id" href=${to("trace", c)}>${c}</a> `)}`],
   ].filter((r) => r && r[1] !== undefined);
   const headers = Object.entries(e.headers ?? {});
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Fields"><table id="fields"><tbody>${rows.map(([name, value]) => html`<tr key=${name}><th scope="row" class="dim">${name}</th><td class="any">${value}</td></tr>`)}
-    ${headers.map(([name, value]) => html`<tr key=${`header ${name}`}><th scope="row" class="dim">Header ${name}</th><td class="any">${value}</td></tr>`)}</tbody></table></div>`;
+    ${headers.map(([name, value]) => html`<tr key=${`header ${name}`}><th scope="row" class="dim">Header ${name}</th><td class="any">${name === "x-correlation-id" ? html`<a href=${`${to("trace")}?correlation=${encodeURIComponent(value)}`}>${value}</a>` : value}</td></tr>`)}</tbody></table></div>`;
 }
 
 export function EventView({ topic, id }) {

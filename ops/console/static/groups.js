@@ -22,7 +22,7 @@ export function Groups({ live, query }) {
     </div>
     <${Note} problem=${live.message?.problem && { code: live.message.problem.code, message: live.message.problem.detail }} />
     <${Window} label="Groups" total=${view?.total ?? 0} from=${view?.from ?? 0} rows=${view?.rows ?? []} move=${move} empty=${view ? "No group is like that." : "…"}
-      head=${html`${column("name", "Group")}<th scope="col" class="wide">State</th>${column("", "Lag", "num")}<th scope="col" class="num wide">Acked/s</th>${column("flight", "In flight", "num wide")}<th scope="col" class="num wide">Waiting</th>${column("members", "Members", "num wide")}${column("letters", "Dead letters", "num letters")}`}
+      head=${html`${column("name", "Group")}<th scope="col" class="wide letters">State</th>${column("", "Lag", "num")}<th scope="col" class="num wide">Acked/s</th>${column("flight", "In flight", "num wide")}<th scope="col" class="num wide">Waiting</th>${column("members", "Members", "num wide")}${column("letters", "Dead letters", "num letters")}`}
       row=${(g, at) => html`<tr key=${`${g.topic} ${g.group}`} aria-rowindex=${at}>
         <th scope="row" class="name"><a href=${to("groups", g.topic, g.group)}>${g.group}</a> <span class="dim">${g.topic}</span></th>
         <td class="wide">${g.paused ? "paused" : g.members === 0 ? "no members" : g.lag === 0 ? "caught up" : g.acked > 0 ? "at work" : "waits"}</td>
@@ -72,6 +72,7 @@ function Seek({ g, onClose }) {
   const [from, setFrom] = useState("earliest");
   const [value, setValue] = useState("");
   const [plan, setPlan] = useState({});
+  const [turn, setTurn] = useState(0);
   const at = path("v1", "topics", g.topic, "groups", g.group, "seek");
   const target = () => {
     switch (from) {
@@ -89,14 +90,14 @@ function Seek({ g, onClose }) {
       post(at, {}, target()).then((p) => { if (mine) setPlan({ value: p, of: later }); }, (problem) => { if (mine) setPlan({ problem }); });
     }
     return () => { mine = false; };
-  }, [later]);
+  }, [later, turn]);
   const place = { ts: value && new Date(value).toISOString?.call?.(new Date(value)), offset: `offset:${value}`, after_id: `after:${value}` }[from] ?? from;
   const p = plan.of === `${from} ${value}` ? plan.value : undefined;
   const run = async () => {
-    const done = await post(at, { apply: 1 }, target());
+    const done = await post(at, { apply: 1, epoch: p.epoch }, target());
     return `The cursor was moved from ${count(done.from)} to ${count(done.to)}: ${plural(done.again, "event")} again, ${count(done.skipped)} skipped, ${plural(done.voided, "lease")} ended.`;
   };
-  return html`<${Ask} title=${`Seek ${g.group} in ${g.topic}`} action="Seek" danger disabled=${!p} run=${run} onClose=${onClose} command=${p && command("group", "seek", g.topic, g.group, "--from", place, "--apply")}>
+  return html`<${Ask} title=${`Seek ${g.group} in ${g.topic}`} action="Seek" danger disabled=${!p} run=${run} onProblem=${() => { setTurn(turn + 1); }} onClose=${onClose} command=${p && command("group", "seek", g.topic, g.group, "--from", place, "--apply", "--if-epoch", p.epoch)}>
     <div class="form">
       <label>Go to <select id="seek-from" value=${from} onChange=${(e) => { setFrom(e.target.value); setValue(""); }}>
         <option value="earliest">the first event that is kept</option><option value="latest">the end: nothing that is there now</option><option value="ts">a time</option><option value="offset">an offset</option><option value="after_id">after an event</option></select></label>

@@ -20,6 +20,7 @@ export class Live {
     this.message = undefined;
     this.history = { ts: [], published: [], delivered: [], acked: [], lag: [] };
     this.view = {};
+    this.listeners = new Set(); // called with each message, in the order in which they come
     this.run = 0;
     this.tries = 0;
     document.addEventListener("visibilitychange", () => {
@@ -33,6 +34,14 @@ export class Live {
     if (JSON.stringify(view) === JSON.stringify(this.view)) return;
     this.view = view;
     if (this.state === "open" || this.state === "connecting") this.start();
+  }
+
+  /** Where what the page shows goes on, in another stream of the same. */
+  goOn(after) { this.view = { ...this.view, after }; }
+
+  listen(call) {
+    this.listeners.add(call);
+    return () => { this.listeners.delete(call); };
   }
 
   start() {
@@ -93,6 +102,7 @@ export class Live {
 
   take(message) {
     this.message = message;
+    for (const call of this.listeners) call(message);
     const { history } = this, t = message.totals;
     if (t && (history.ts.length === 0 || message.ts > history.ts.at(-1) * 1000)) {
       history.ts.push(message.ts / 1000);

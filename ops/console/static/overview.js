@@ -16,7 +16,7 @@ function Tiles({ m }) {
     <${Tile} label="Acked" value=${`${rate(t.acked)}/s`} more=${t.p50_ms === undefined ? "none in the last second" : `p50 ≤ ${count(t.p50_ms)} ms, p99 ≤ ${count(t.p99_ms)} ms`} />
     <${Tile} label="Lag" value=${count(t.lag)} more=${plural(t.groups, "group")} href=${to("groups")} />
     <${Tile} label="In flight" value=${count(t.in_flight)} more=${t.waiting > 0 ? `${count(t.waiting)} wait for a retry` : "leased to members"} />
-    <${Tile} label="Dead letters" value=${count(t.letters)} bad=${t.letters > 0} href=${to("dlq")} more="nothing was done about" />
+    <${Tile} label="Dead letters" value=${count(t.letters)} bad=${t.letters > 0} href=${to("dlq")} more=${t.letters_counting ? "so far: the hub counts them" : "nothing was done about"} />
     <${Tile} label="Connections" value=${count(t.connections)} href=${to("connections")} more=${plural(t.subscriptions, "subscription")} />
     <${Tile} label="Store" value=${bytes(d.store_bytes)} bad=${full !== undefined && full < 86400}
       more=${d.needed_bytes === 0 ? "in memory" : full === undefined ? `${bytes(d.free_bytes)} free` : `full in ${span(full * 1000)}`} />

@@ -21,7 +21,7 @@ export function Command({ text }) {
 }
 
 /** A dialog that asks once: what it will do in numbers, and the command that does the same. */
-export function Ask({ title, command, action, danger, disabled, run, onClose, children }) {
+export function Ask({ title, command, action, danger, disabled, run, onProblem, onClose, children }) {
   const box = useRef(null);
   const [state, setState] = useState({ busy: false });
   useEffect(() => { box.current.showModal(); }, []);
@@ -33,6 +33,7 @@ export function Ask({ title, command, action, danger, disabled, run, onClose, ch
       setState({ busy: false, said: said ?? "Done." });
     } catch (problem) {
       setState({ busy: false, problem });
+      onProblem?.(problem);
     }
   };
   return html`<dialog ref=${box} class="ask" aria-labelledby="ask-title" onClose=${onClose}>
@@ -145,7 +146,7 @@ export const rowHeight = 36;
  * A table of which the rows in sight are in the page. rows has those from from on, of total; move is
  * called with the first row that is wanted, and how many.
  */
-export function Window({ label, head, total, from, rows, row, move, empty }) {
+export function Window({ id, fit, label, head, total, from, rows, row, move, empty }) {
   const box = useRef(null);
   const look = () => {
     if (!box.current) return; // the page has just gone
@@ -159,8 +160,8 @@ export function Window({ label, head, total, from, rows, row, move, empty }) {
     return () => { sized.disconnect(); };
   }, []);
   const after = Math.max(0, total - from - rows.length);
-  return html`<div class="window" ref=${box} tabindex="0" role="region" aria-label=${label} onScroll=${look}>
-    <table aria-rowcount=${total + 1}>
+  return html`<div class=${fit ? "window fit" : "window"} ref=${box} tabindex="0" role="region" aria-label=${label} onScroll=${look}>
+    <table id=${id} aria-rowcount=${total + 1}>
       <thead><tr>${head}</tr></thead>
       <tbody>
         ${from > 0 && html`<tr aria-hidden="true" class="space"><td style=${{ height: `${from * rowHeight}px` }}></td></tr>`}
@@ -170,6 +171,14 @@ export function Window({ label, head, total, from, rows, row, move, empty }) {
     </table>
     ${total === 0 && html`<p class="empty">${empty}</p>`}
   </div>`;
+}
+
+/** A Window of a list that the page has. It is as high as its rows, up to a part of the screen. */
+export function LocalWindow({ list, ...rest }) {
+  const [range, setRange] = useState({ from: 0, rows: 40 });
+  const from = Math.min(range.from, Math.max(0, list.length - range.rows));
+  return html`<${Window} ...${rest} fit total=${list.length} from=${from} rows=${list.slice(from, from + range.rows)}
+    move=${(first, n) => { setRange((r) => (Math.abs(r.from - first) < 5 && r.rows === n && (first !== 0 || r.from === 0) ? r : { from: first, rows: n })); }} />`;
 }
 
 /** A heading of a column that sorts. */

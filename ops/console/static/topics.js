@@ -1,10 +1,10 @@
 // The topics: all of them as a window, and one with its events, its tail, its state and its settings.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/ui.js";
-import { events, get, path, post, send } from "./api.js";
+import { get, path, post, send } from "./api.js";
 import { EventView } from "./event.js";
 import { Ask, Command, Note, useBack, useLater, useLoad, useRights, Window } from "./parts.js";
-import { ago, bytes, command, count, plural, preview, rate, time, to } from "./words.js";
+import { ago, bytes, command, count, plural, preview, rate, settingsCommand, time, to } from "./words.js";
 
 /** The names of all topics, by and by: a page of a thousand at a time. */
 function useNames() {
@@ -51,20 +51,23 @@ export function Topics({ live }) {
     <${Note} problem=${problem} />
     <${Window} label="Topics" total=${found.length} from=${from} rows=${rows} empty=${loading ? "…" : "No topic is like that."}
       move=${(first, n) => { setRange((r) => (Math.abs(r.from - first) < 5 && r.rows === n && (first !== 0 || r.from === 0) ? r : { from: first, rows: n })); }}
-      head=${html`<th scope="col">Topic</th><th scope="col" class="num">Newest offset</th><th scope="col" class="num">Published/s</th><th scope="col" class="num wide">Bytes/s</th><th scope="col" class="num wide">Groups</th><th scope="col" class="num wide letters">Newest event</th>`}
+      head=${html`<th scope="col">Topic</th><th scope="col" class="num head">Newest offset</th><th scope="col" class="num">Published/s</th><th scope="col" class="num wide">Bytes/s</th><th scope="col" class="num wide">Size</th><th scope="col" class="num wide">Groups</th><th scope="col" class="num wide letters">Newest event</th>`}
       row=${(t, at) => {
         const r = { ...t, ...now.get(t.topic) };
         return html`<tr key=${t.topic} aria-rowindex=${at}><th scope="row" class="name"><a href=${to("topics", t.topic)}>${t.topic}</a></th>
-          <td class="num">${count(r.head)}</td><td class="num">${rate(r.published)}</td><td class="num wide">${bytes(r.bytes)}</td><td class="num wide">${count(r.groups)}</td><td class="num wide">${ago(r.head_ts, live.message?.ts)}</td></tr>`;
+          <td class="num">${count(r.head)}</td><td class="num">${rate(r.published)}</td><td class="num wide">${bytes(r.bytes)}</td><td class="num wide">${size(r)}</td><td class="num wide">${count(r.groups)}</td><td class="num wide">${ago(r.head_ts, live.message?.ts)}</td></tr>`;
       }} />`;
 }
+
+/** How much a topic keeps, as far as the hub has counted. */
+const size = (r) => `${bytes(r.size_bytes)}${r.size_at_least ? "+" : ""}`;
 
 /** Events as a table; each leads to itself. */
 export function EventRows({ label, list, id }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table id=${id} class="events"><thead><tr>
     <th scope="col" class="num">Offset</th><th scope="col">Time</th><th scope="col" class="wide">Key</th><th scope="col">Id</th><th scope="col">Payload</th></tr></thead>
     <tbody>${list.map((e) => html`<tr key=${`${e.topic} ${e.offset}`}><td class="num">${e.offset}</td><td class="time">${time(e.committed_ts ?? e.ts)}</td><td class="wide cut">${e.key}</td>
-      <td class="id"><a href=${to("topics", e.topic, "event", e.id)}>${e.id}</a></td><td class="cut payload">${preview(e.payload)}</td></tr>`)}</tbody></table></div>`;
+      <td class="id"><a href=${to("topics", e.topic, "event", e.id)}>${e.id}</a></td><td class="cut payload">${e.preview ?? preview(e.payload)}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** How many offsets are looked at for the newest that pass a filter. */
@@ -118,75 +121,40 @@ function Events({ topic, info }) {
   </section>`;
 }
 
-/** What a tail may take in a second, and how many events the page keeps. */
-const perSecond = { events: 200, bytes: 64 << 10 }, kept = 200;
+/** How many events of a tail the page keeps. */
+const kept = 200;
 
-/** A live tail that can be paused, and that leaves out what is more than a page can show. */
-function Tail({ topic }) {
+/**
+ * A live tail that can be paused. It comes with the live stream, once a second; what is more than a page can show
+ * is left out by the hub, and counted.
+ */
+function Tail({ topic, live }) {
   const [ask, setAsk] = useState({ key: "", filter: "" });
   const [paused, setPaused] = useState(false);
-  const [state, setState] = useState({ list: [], left: 0, link: "connecting" });
-  const last = useRef(undefined);
+  const [state, setState] = useState({ list: [], left: 0, begun: false });
+  const after = useRef(undefined); // where a tail that was paused goes on
   const later = useLater(JSON.stringify(ask), 200);
-  useEffect(() => { last.current = undefined; setState({ list: [], left: 0, link: "connecting" }); }, [later]);
+  useEffect(() => { after.current = undefined; setState({ list: [], left: 0, begun: false }); }, [later]);
   useEffect(() => {
-    if (paused) { setState((s) => ({ ...s, link: "paused" })); return undefined; }
-    const abort = new AbortController();
-    let batch = [], timer;
-    const draw = () => {
-      timer = undefined;
-      const came = batch;
-      batch = [];
-      setState((s) => ({ ...s, list: [...came.reverse(), ...s.list].slice(0, kept) }));
-    };
-    const wait = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
-    (async () => {
-      while (!abort.signal.aborted) {
-        const inner = new AbortController();
-        const stop = () => { inner.abort(); };
-        abort.signal.addEventListener("abort", stop);
-        try {
-          const response = await send("GET", path("v1", "topics", topic, "stream"), { query: ask, signal: inner.signal, headers: last.current ? { "last-event-id": last.current } : {} });
-          setState((s) => ({ ...s, link: "open", problem: undefined }));
-          let second = performance.now(), taken = 0, size = 0;
-          for await (const e of events(response)) {
-            if (abort.signal.aborted) return;
-            if (e.id) last.current = e.id;
-            if (e.event !== "message" || e.data === "") continue;
-            if (performance.now() - second > 1_000) { second = performance.now(); taken = 0; size = 0; }
-            batch.push(JSON.parse(e.data));
-            timer ??= setTimeout(draw, 100);
-            if (++taken > perSecond.events || (size += e.data.length) > perSecond.bytes) {
-              // More than anybody reads: the tail begins anew at the end.
-              inner.abort();
-              last.current = undefined;
-              setState((s) => ({ ...s, left: s.left + 1 }));
-              await wait(Math.max(0, 1_000 - (performance.now() - second)));
-              break;
-            }
-          }
-        } catch (problem) {
-          if (abort.signal.aborted) return;
-          if (problem.name !== "AbortError") {
-            setState((s) => ({ ...s, link: "away", problem: problem.status === 0 ? undefined : problem }));
-            if (problem.status >= 400 && problem.status < 500) return;
-            await wait(1_000);
-          }
-        } finally {
-          abort.signal.removeEventListener("abort", stop);
-          inner.abort();
-        }
-      }
-    })();
-    return () => { abort.abort(); clearTimeout(timer); };
+    if (paused) { live.show({ view: "topic", topic }); return undefined; }
+    live.show({ view: "tail", topic, ...JSON.parse(later), after: after.current });
+    return live.listen(({ view, problem }) => {
+      if (problem) { setState((s) => ({ ...s, problem })); return; }
+      if (view?.topic !== topic || !view.tail) return;
+      const { events: came, left = 0, after: at } = view.tail;
+      after.current = at;
+      live.goOn(at);
+      setState((s) => ({ begun: true, left: s.left + left, list: came.length > 0 ? [...came.reverse(), ...s.list].slice(0, kept) : s.list }));
+    });
   }, [later, paused, topic]);
+  const says = live.state === "away" ? "The hub does not answer; the tail goes on by itself." : paused ? "Paused: going on, the tail continues where it stopped." : state.begun ? "Live: the newest first." : "Connecting…";
   return html`<section><h2 class="hidden">Live tail</h2>
     <div class="form"><label>Key <input id="tail-key" autocomplete="off" spellcheck="false" value=${ask.key} onInput=${(e) => { setAsk({ ...ask, key: e.target.value }); }} /></label>
       <label class="grow">Filter (CEL) <input id="tail-filter" autocomplete="off" spellcheck="false" value=${ask.filter} onInput=${(e) => { setAsk({ ...ask, filter: e.target.value }); }} /></label>
       <button type="button" id="tail-pause" onClick=${() => { setPaused(!paused); }}>${paused ? "Go on" : "Pause"}</button></div>
-    <${Note} problem=${state.problem} />
-    <p class="dim" id="tail-state" role="status">${{ open: "Live: the newest first.", paused: "Paused: going on, the tail continues where it stopped.", connecting: "Connecting…", away: "The hub does not answer; the tail goes on by itself." }[state.link]}
-      ${state.left > 0 && ` The topic is faster than this page shows: events were left out ${plural(state.left, "time")}.`}</p>
+    <${Note} problem=${state.problem && { code: state.problem.code, message: state.problem.detail }} />
+    <p class="dim" id="tail-state" role="status">${state.problem ? "" : says}
+      ${state.left > 0 && ` The topic is faster than this page shows: ${plural(state.left, "event")} ${state.left === 1 ? "was" : "were"} left out.`}</p>
     <${EventRows} id="tail" label="Live tail" list=${state.list} /></section>`;
 }
 
@@ -214,10 +182,10 @@ function State({ topic }) {
     ${loading && !answer && html`<p class="dim">…</p>`}
     ${value?.state && html`<p class="dim" role="status">The state at offset ${count(value.state.at)}: ${plural(value.state.count, "key")}${value.state.next || page ? " on this page" : ""}.</p>
       <div class="scroll" tabindex="0" role="region" aria-label="State by key"><table id="state"><thead><tr><th scope="col">Key</th><th scope="col" class="num">Offset</th><th scope="col">Time</th><th scope="col">Payload</th></tr></thead>
-      <tbody>${value.state.events.map((e) => html`<tr key=${e.key}><th scope="row" class="cut">${e.key}</th><td class="num"><a href=${to("topics", topic, "event", e.id)}>${e.offset}</a></td><td class="time">${time(e.committed_ts ?? e.ts)}</td><td class="cut payload">${preview(e.payload)}</td></tr>`)}</tbody></table></div>`}
+      <tbody>${value.state.events.map((e) => html`<tr key=${e.key}><th scope="row" class="cut"><a href=${to("topics", topic, "key", e.key)}>${e.key}</a></th><td class="num"><a href=${to("topics", topic, "event", e.id)}>${e.offset}</a></td><td class="time">${time(e.committed_ts ?? e.ts)}</td><td class="cut payload">${preview(e.payload)}</td></tr>`)}</tbody></table></div>`}
     ${value?.diff && html`<p class="dim" role="status">From offset ${count(value.diff.from)} to ${count(value.diff.to)}: ${plural(value.diff.count, "key")} ${value.diff.count === 1 ? "has" : "have"} changed${value.diff.next || page ? " on this page" : ""}.</p>
       <div class="scroll" tabindex="0" role="region" aria-label="Differences"><table id="diff"><thead><tr><th scope="col">Key</th><th scope="col">Change</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>
-      <tbody>${value.diff.changes.map((d) => html`<tr key=${d.key}><th scope="row" class="cut">${d.key}</th><td>${d.change}</td><td class="cut payload">${d.from ? preview(d.from.payload) : ""}</td><td class="cut payload">${d.to ? preview(d.to.payload) : ""}</td></tr>`)}</tbody></table></div>`}
+      <tbody>${value.diff.changes.map((d) => html`<tr key=${d.key}><th scope="row" class="cut"><a href=${to("topics", topic, "key", d.key)}>${d.key}</a></th><td>${d.change}</td><td class="cut payload">${d.from ? preview(d.from.payload) : ""}</td><td class="cut payload">${d.to ? preview(d.to.payload) : ""}</td></tr>`)}</tbody></table></div>`}
     ${answer && html`<div class="buttons">${page && html`<button type="button" onClick=${() => { setPage(""); }}>First page</button>`}${answer.next && html`<button type="button" onClick=${() => { setPage(answer.next); }}>Next page</button>`}</div>`}
     <${Command} text=${ask.mode === "diff" ? command("state", topic, "--from", ask.from || "1", ...(ask.to ? ["--to", ask.to] : [])) : command("state", topic, ...(ask.at ? ["--at", ask.at] : []))} /></section>`;
 }
@@ -242,11 +210,12 @@ function Change({ topic, info, onClose }) {
     return () => { mine = false; };
   }, [later]);
   const p = plan.of === text ? plan.value : undefined;
+  const version = own ? info.settings_from.version : 0;
   const run = async () => {
-    const done = await send("PUT", path("v1", "topics", topic), { body: text, headers: { "if-match": `"${own ? info.settings_from.version : 0}"` } });
+    const done = await send("PUT", path("v1", "topics", topic), { body: text, headers: { "if-match": `"${version}"` } });
     return `The settings are stored as version ${(await done.json()).version}.`;
   };
-  return html`<${Ask} title=${`Settings of ${topic}`} action="Store" disabled=${!p} run=${run} onClose=${onClose} command=${command("topic", "set", topic, "--help")}>
+  return html`<${Ask} title=${`Settings of ${topic}`} action="Store" disabled=${!p} run=${run} onClose=${onClose} command=${p && settingsCommand(topic, JSON.parse(text), version)}>
     <label class="block">Settings as JSON; they count in place of all that is stored under this name
       <textarea id="settings" rows="9" spellcheck="false" value=${text} onInput=${(e) => { setText(e.target.value); }}></textarea></label>
     <${Note} problem=${plan.problem} />
@@ -288,14 +257,33 @@ function Settings({ topic, info, may, again }) {
       <ul>${s.snapshots.map((x) => html`<li>${time(x.ts)}: ${plural(x.count, "key")} up to offset ${count(x.offset)}</li>`)}</ul>`}</section>`;
 }
 
+/** The changes of one key, the newest first, each with what caused it. */
+function KeyHistory({ topic, of }) {
+  const [before, setBefore] = useState("");
+  const { value: h, problem, loading } = useLoad((signal) => get(path("v1", "topics", topic, "state-history"), { key: of, before, limit: 50 }, signal), [topic, of, before]);
+  const gaps = h ? [h.horizon > 1 && `Changes before offset ${count(h.horizon)} were removed.`, h.compacted > 0 && `Up to offset ${count(h.compacted)} those may be missing that a newer one has replaced.`].filter(Boolean).join(" ") : "";
+  const causes = (list) => (list ?? []).map((c) => (c.topic ? html`<div><a href=${to("topics", c.topic, "event", c.id)}>${c.id}</a> <span class="dim">${c.topic}</span></div>` : html`<div class="dim">${c.id} ${c.hidden ? "(not for this token)" : "(gone)"}</div>`));
+  return html`<section><h2 class="any">Key ${of}</h2><p class="crumbs"><a href=${to("topics", topic, "state")}>State by key</a></p><${Note} problem=${problem} />
+    ${h && html`<p class="dim" role="status">${loading ? "…" : `${plural(h.changes.length, "change")}${h.next || before ? " on this page" : ""}, the newest first. ${gaps}`}</p>
+      ${h.changes.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="History of the key"><table id="history"><thead><tr><th scope="col" class="num">Offset</th><th scope="col">Time</th><th scope="col">Change</th><th scope="col">Payload</th><th scope="col" class="wide">Before</th><th scope="col" class="wide">Caused by</th></tr></thead>
+      <tbody>${h.changes.map(({ event: e, change, before: was, before_gone: gone, causes: why }) => html`<tr key=${e.offset}><td class="num"><a href=${to("topics", topic, "event", e.id)}>${e.offset}</a></td><td class="time">${time(e.committed_ts ?? e.ts)}</td><td>${change}</td><td class="cut payload">${preview(e.payload)}</td>
+        <td class="wide cut payload">${was ? preview(was.payload) : gone ? "gone" : ""}</td><td class="wide">${causes(why)}</td></tr>`)}</tbody></table></div>`}
+      <div class="buttons">${before !== "" && html`<button type="button" onClick=${() => { setBefore(""); }}>The newest</button>`}${h.next && html`<button type="button" onClick=${() => { setBefore(h.next); }}>Earlier</button>`}</div>`}
+    <${Command} text=${command("state", topic, of, "--history")} /></section>`;
+}
+
 const tabs = { events: "Events", live: "Live tail", state: "State by key", settings: "Settings" };
+/** The right that a tab needs; one that is known to be missing is not there. */
+const needs = { events: "read", live: "subscribe", state: "read" };
 
 export function Topic({ live, at }) {
-  const [topic, tab = "events", id] = at;
+  const [topic, asked, id] = at;
   const { value: info, problem, again } = useLoad((signal) => get(path("v1", "topics", topic), {}, signal), [topic]);
   const may = useRights(topic);
+  const has = Object.keys(tabs).filter((name) => may[needs[name]] !== false);
+  const tab = asked ?? has[0];
   const [asking, setAsking] = useState(false);
-  useEffect(() => { live.show({ view: "topic", topic }); }, [topic]);
+  useEffect(() => { if (tab !== "live") live.show({ view: "topic", topic }); }, [topic, tab === "live"]);
   const now = live.message?.view?.topic === topic ? live.message.view : undefined;
   const t = { ...info, ...now };
   if (tab === "event" && id !== undefined) return html`<${EventView} topic=${topic} id=${id} />`;
@@ -304,15 +292,16 @@ export function Topic({ live, at }) {
     ${info && html`<ul class="tiles">${[
     ["Newest offset", count(t.head), ago(t.head_ts, live.message?.ts)],
     ["First kept", count(t.first_offset), t.horizon > 1 ? `horizon ${count(t.horizon)}` : "nothing was removed"],
-    ["Kept", info.kept ? `${count(info.kept.events)}${info.kept.at_least ? "+" : ""}` : "…", info.kept ? bytes(info.kept.bytes) : ""],
+    ["Kept", now ? `${count(now.kept_events)}${now.size_at_least ? "+" : ""}` : "…", now ? size(now) : ""],
     ["Published", `${rate(t.published)}/s`, `${bytes(t.bytes)}/s`],
     ["Groups", html`<a href=${`${to("groups")}?topic=${encodeURIComponent(topic)}`}>${count(t.groups)}</a>`, "show them"],
   ].map(([label, value, more]) => html`<li class="tile"><span class="label">${label}</span><span class="value">${value}</span><span class="more">${more}</span></li>`)}</ul>
-    <div class="tabs"><nav aria-label="Of the topic"><ul>${Object.entries(tabs).map(([name, title]) => html`<li><a href=${to("topics", topic, name)} aria-current=${name === tab ? "page" : undefined}>${title}</a></li>`)}</ul></nav>
+    <div class="tabs"><nav aria-label="Of the topic"><ul>${has.map((name) => html`<li><a href=${to("topics", topic, name)} aria-current=${name === tab || name === "state" && tab === "key" ? "page" : undefined}>${tabs[name]}</a></li>`)}</ul></nav>
       ${may.publish && html`<button type="button" onClick=${() => { setAsking(true); }}>Publish…</button>`}</div>
     ${asking && html`<${Publish} topic=${topic} onClose=${() => { setAsking(false); again(); }} />`}
     ${tab === "events" && html`<${Events} key=${topic} topic=${topic} info=${t} />`}
-    ${tab === "live" && html`<${Tail} key=${topic} topic=${topic} />`}
+    ${tab === "live" && html`<${Tail} key=${topic} topic=${topic} live=${live} />`}
     ${tab === "state" && html`<${State} key=${topic} topic=${topic} />`}
+    ${tab === "key" && id !== undefined && html`<${KeyHistory} key=${`${topic} ${id}`} topic=${topic} of=${id} />`}
     ${tab === "settings" && html`<${Settings} topic=${topic} info=${info} may=${may} again=${again} />`}`}`;
 }

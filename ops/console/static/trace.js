@@ -2,12 +2,12 @@
 
 import { html, useEffect, useState } from "./vendor/ui.js";
 import { get, path } from "./api.js";
-import { Note, useLoad } from "./parts.js";
+import { LocalWindow, Note, useLoad } from "./parts.js";
 import { EventRows } from "./topics.js";
 import { count, doing, plural, time, to } from "./words.js";
 
-/** How many nodes are drawn; a list has all of them. */
-const drawn = 150, width = 210, height = 58;
+/** How many nodes are drawn, and how many a list has: the nearest come first, with an answer of their own. */
+const drawn = 100, listed = 10_000, width = 210, height = 58;
 
 /** Places for the nodes and lines for the edges; the library comes with the first graph. */
 async function arrange(trace) {
@@ -15,13 +15,13 @@ async function arrange(trace) {
   const g = new Graph();
   g.setGraph({ rankdir: "LR", nodesep: 16, ranksep: 54, marginx: 8, marginy: 8 });
   g.setDefaultEdgeLabel(() => ({}));
-  const nodes = trace.nodes.slice(0, drawn);
+  const { nodes } = trace;
   nodes.forEach((_, i) => { g.setNode(String(i), { width, height }); });
-  for (const e of trace.edges) if (e.cause < drawn && e.effect < drawn && !e.cycle) g.setEdge(String(e.cause), String(e.effect));
+  for (const e of trace.edges) if (!e.cycle) g.setEdge(String(e.cause), String(e.effect));
   layout(g);
   const { width: w, height: h } = g.graph();
   return {
-    w, h, left: trace.nodes.length - nodes.length,
+    w, h,
     nodes: nodes.map((n, i) => ({ ...n, ...g.node(String(i)) })),
     lines: g.edges().map((e) => g.edge(e).points.map((p, i) => `${i === 0 ? "M" : "L"}${p.x.toFixed(1)} ${p.y.toFixed(1)}`).join(" ")),
   };
@@ -37,20 +37,22 @@ function Node({ n, at }) {
   return n.topic ? html`<a href=${to("topics", n.topic, "event", n.id)} ...${place}>${box}</a>` : html`<g ...${place}>${box}</g>`;
 }
 
-function Drawing({ trace }) {
+function Drawing({ trace, left }) {
   const { value: a, problem } = useLoad(() => arrange(trace), [trace]);
   return html`<${Note} problem=${problem && { code: "internal", message: problem.message }} />${a && html`<div class="scroll graph" tabindex="0" role="region" aria-label="Graph of causes and effects">
     <svg id="graph" width=${a.w} height=${a.h} viewBox=${`0 0 ${a.w} ${a.h}`} role="group" aria-label=${plural(trace.nodes.length, "event")}>
       <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" /></marker></defs>
       ${a.lines.map((d) => html`<path class="edge" d=${d} marker-end="url(#arrow)" />`)}${a.nodes.map((n) => html`<${Node} n=${n} at=${trace.id} />`)}</svg></div>
-    ${a.left > 0 && html`<p class="dim">The nearest ${count(drawn)} are drawn; the list has ${count(a.left)} more.</p>`}`}`;
+    ${left > 0 && html`<p class="dim">The nearest ${count(a.nodes.length)} are drawn; the list has ${count(left)} more.</p>`}`}`;
 }
 
 function Nodes({ trace }) {
   const now = Date.now();
-  return html`<section><h2>As a list</h2><div class="scroll" tabindex="0" role="region" aria-label="Events of the trace"><table id="trace"><thead><tr><th scope="col" class="num">Steps</th><th scope="col">Topic</th><th scope="col">Id</th><th scope="col" class="wide">Time</th><th scope="col">Groups</th><th scope="col" class="wide">Payload</th></tr></thead>
-    <tbody>${trace.nodes.map((n) => html`<tr><td class="num">${n.distance > 0 ? `+${n.distance}` : n.distance}</td><td class="any">${what(n)}</td><td class="id">${n.topic ? html`<a href=${to("topics", n.topic, "event", n.id)}>${n.id}</a>` : n.id}</td><td class="wide time">${time(n.ts)}</td>
-      <td>${(n.groups ?? []).map((g) => html`<div>${g.group} ${g.state === "dead_lettered" ? "gave it up" : doing(g, now)}</div>`)}</td><td class="wide cut payload">${n.preview}</td></tr>`)}</tbody></table></div></section>`;
+  return html`<section><h2>As a list</h2><${LocalWindow} id="trace" label="Events of the trace" list=${trace.nodes} empty=""
+    head=${html`<th scope="col" class="num steps">Steps</th><th scope="col" class="any">Topic</th><th scope="col" class="any">Id</th><th scope="col" class="wide stamp">Time</th><th scope="col" class="wide any">Groups</th><th scope="col" class="wide any">Payload</th><th scope="col" class="steps"><span class="hidden">Trace</span></th>`}
+    row=${(n, at) => html`<tr key=${at} aria-rowindex=${at} class=${n.id === trace.id ? "here" : undefined}><td class="num">${n.distance > 0 ? `+${n.distance}` : n.distance}</td><td title=${what(n)}>${what(n)}</td><td class="id">${n.topic ? html`<a href=${to("topics", n.topic, "event", n.id)}>${n.id}</a>` : n.id}</td><td class="wide time">${time(n.ts)}</td>
+      <td class="wide">${(n.groups ?? []).map((g) => `${g.group} ${g.state === "dead_lettered" ? "gave it up" : doing(g, now)}`).join("; ")}</td><td class="wide payload">${n.preview}</td>
+      <td>${n.id && n.id !== trace.id ? html`<a href=${to("trace", n.id)} aria-label=${`Trace of ${n.id}`}>trace</a>` : ""}</td></tr>`} /></section>`;
 }
 
 /** Asks for an id, or for what belongs together by a correlation id. */
@@ -69,12 +71,22 @@ export function Traces({ live, query }) {
     ${value && html`<p class="dim" role="status">${plural(value.events.length, "event")}${value.next ? ", and more" : ""}</p><${EventRows} id="correlated" label="Events of the correlation id" list=${value.events} />`}`;
 }
 
+/** The trace of an event: what is drawn of it first, and then all. */
+function useTrace(id) {
+  const near = useLoad((signal) => get(path("v1", "events", id, "trace"), { limit: drawn }, signal), [id]);
+  const more = near.value?.id === id && near.value.truncated;
+  const all = useLoad(async (signal) => (more ? get(path("v1", "events", id, "trace"), { limit: listed }, signal) : undefined), [id, more]);
+  const trace = (more && all.value?.id === id ? all.value : undefined) ?? near.value;
+  return { trace, near: near.value, problem: near.problem ?? all.problem, loading: near.loading || more && all.loading };
+}
+
 export function Trace({ live, at }) {
   const [id] = at;
   useEffect(() => { live.show({}); }, []);
-  const { value: trace, problem, loading } = useLoad((signal) => get(path("v1", "events", id, "trace"), { limit: 1000 }, signal), [id]);
+  const { trace, near, problem, loading } = useTrace(id);
   return html`<p class="crumbs"><a href=${to("trace")}>Trace</a></p><h1 class="id">${id}</h1>
-    <${Note} problem=${problem} />${loading && html`<p class="dim">…</p>`}
-    ${trace && html`<p class="dim" role="status">${plural(trace.nodes.length, "event")}, ${plural(trace.edges.length, "link")}${trace.truncated ? "; there is more than a trace shows" : ""}</p>
-      <${Drawing} trace=${trace} /><${Nodes} trace=${trace} />`}`;
+    <${Note} problem=${problem} />
+    ${!trace && loading && html`<p class="dim">…</p>`}
+    ${trace && html`<p class="dim" role="status">${plural(trace.nodes.length, "event")}, ${plural(trace.edges.length, "link")}${loading ? "; more come…" : trace.truncated ? "; there is more than a trace shows: go on from an event at its end" : ""}</p>
+      <${Drawing} trace=${near} left=${trace.nodes.length - near.nodes.length} /><${Nodes} trace=${trace} />`}`;
 }

@@ -129,3 +129,23 @@ export const to = (...segments) => `#/${segments.map(encodeURIComponent).join("/
 const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
 /** The command that does the same. */
 export const command = (...args) => ["eventhub", ...args.filter((a) => a !== "" && a !== undefined).map((a) => word(String(a)))].join(" ");
+
+/** The flags of eventhub topic set, by where the setting is in the JSON of settings. */
+const flags = [
+  ["retention.age", "--retention-age"], ["retention.bytes", "--retention-bytes"], ["retention.count", "--retention-count"],
+  ["compaction", "--compact"], ["compaction.min_age", "--compact-min-age"], ["compaction.hold", "--compact-hold"], ["compaction.grace", "--compact-grace"],
+  ["key_required", "--key-required"], ["state", "--state"], ["group_idle_expiry", "--group-idle-expiry"],
+  ["snapshot", "--snapshot"], ["snapshot.every", "--snapshot-every"], ["snapshot.changes", "--snapshot-changes"], ["snapshot.batch_keys", "--snapshot-key"], ["snapshot.key_source", "--snapshot-key-source"],
+];
+
+/** The command that stores settings, of which version is the one that is stored now. */
+export function settingsCommand(topic, settings, version) {
+  const words = [];
+  for (const [at, flag] of flags) {
+    const value = at.split(".").reduce((v, name) => v?.[name], settings);
+    if (value === undefined || value === false || value === 0 || value === "") continue;
+    if (value === true || value !== null && typeof value === "object" && !Array.isArray(value)) words.push(flag);
+    else for (const one of [value].flat()) words.push(flag, one);
+  }
+  return command("topic", "set", topic, ...(words.length === 0 ? ["--keep-everything"] : words), "--if-version", version);
+}

@@ -178,7 +178,7 @@ export interface Routes {
   };
   "POST /v1/topics/{topic}/groups/{group}/seek": {
     params: { topic: StoredTopic; group: Group };
-    query: { apply?: Switch; from?: From; ts?: Moment; after_id?: EventID; offset?: Head };
+    query: { apply?: Switch; epoch?: number; from?: From; ts?: Moment; after_id?: EventID; offset?: Head };
     body: Start;
     answer: SeekPlan;
   };

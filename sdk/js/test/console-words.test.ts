@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 // @ts-expect-error: the console is JavaScript as browsers load it
-import { ago, blocked, bytes, command, explain, preview, rate, span } from "../../../ops/console/static/words.js";
+import { ago, blocked, bytes, command, explain, preview, rate, settingsCommand, span } from "../../../ops/console/static/words.js";
 import { test } from "./harness.ts";
 
 // The sentences of the console: each thing that the hub can say has one, also those that no test makes in a hub.
@@ -55,4 +55,20 @@ test("commands are quoted for a shell", () => {
   assert.equal(command("group", "seek", "orders", "billing", "--from", "offset:3"), "eventhub group seek orders billing --from offset:3");
   assert.equal(command("pub", "a", `it's $(rm -rf /) "x"`), `eventhub pub a 'it'\\''s $(rm -rf /) "x"'`);
   assert.equal(command("pub", "a", "", undefined), "eventhub pub a");
+});
+
+test("settings are the flags of the command that stores the same", () => {
+  const words = (settings: object): string => (settingsCommand("orders", settings, 3) as string).replace("eventhub topic set orders ", "");
+  assert.equal(words({}), "--keep-everything --if-version 3");
+  assert.equal(words({ retention: { age: "3d", bytes: "1GiB", count: 5 }, key_required: true, state: "on", group_idle_expiry: "30d" }),
+    "--retention-age 3d --retention-bytes 1GiB --retention-count 5 --key-required --state on --group-idle-expiry 30d --if-version 3");
+  assert.equal(words({ compaction: { min_age: "1h", hold: "2d", grace: "1d" } }), "--compact --compact-min-age 1h --compact-hold 2d --compact-grace 1d --if-version 3");
+  assert.equal(words({ compaction: {}, key_required: false, retention: {} }), "--compact --if-version 3");
+  assert.equal(words({ snapshot: { every: "1m", changes: 9, batch_keys: ["a", "it's"], key_source: "event.payload.host" } }),
+    "--snapshot --snapshot-every 1m --snapshot-changes 9 --snapshot-key a --snapshot-key 'it'\\''s' --snapshot-key-source event.payload.host --if-version 3");
+  // Each setting that there is has a flag, and each flag a setting.
+  const go = source("../../cmd/eventhub/topic_settings.go");
+  const known = [...go.matchAll(/flags\.\w+Var\(&f\.\w+, "([\w-]+)"/g)].map((m) => m[1]).filter((f) => f !== "keep-everything").sort();
+  const used = words({ retention: { age: "1", bytes: "1", count: 1 }, compaction: { min_age: "1", hold: "1", grace: "1" }, key_required: true, state: "on", group_idle_expiry: "1", snapshot: { every: "1", changes: 1, batch_keys: ["k"], key_source: "e" } });
+  assert.deepEqual([...used.matchAll(/--([\w-]+)/g)].map((m) => m[1]).filter((f) => f !== "if-version").sort(), known);
 });

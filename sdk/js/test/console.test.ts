@@ -182,6 +182,24 @@ test("a seek shows what it would do before it can be applied, and does that", as
   await press("Close");
 });
 
+test("of two operators who seek by the same plan the second is told, sees the new plan, and has moved nothing", async () => {
+  const cursor = async (): Promise<number> => (await api("GET", "/v1/topics/stuck.paused/groups/worker") as { cursor: number }).cursor;
+  await c.page.click('button:has-text("Seek…")');
+  await c.says("#seek-plan", /from 2 to 0\./);
+  await api("POST", "/v1/topics/stuck.paused/groups/worker/seek?apply=1", { from: "offset", offset: 4 });
+  await c.refusing(async () => {
+    await press("Seek");
+    await dialog(/conflict.*was moved since/);
+  });
+  assert.equal(await cursor(), 3);
+  await c.says("#seek-plan", /from 3 to 0\./);
+  await press("Seek");
+  await dialog(/moved from 3 to 0/);
+  await press("Close");
+  await api("POST", "/v1/topics/stuck.paused/groups/worker/seek?apply=1", { from: "offset", offset: 3 });
+  await c.clean();
+});
+
 test("two operators who act on one group do nothing twice, and each is told", async () => {
   const other = await c.tab();
   await c.signIn(hub, all, "#/groups/stuck.nobody/worker", other);
