@@ -53,8 +53,8 @@ bench-peers: build ## eventhub, Redis and NATS JetStream side by side: a report 
 soak: ## the random and fault tests at full size, for hours; SOAK=10 a tenth of it
 	./scripts/soak
 
-fuzz: ## every fuzz test for a minute each
-	./scripts/fuzz
+fuzz: ## every fuzz test for a minute each; FUZZTIME=10m, FUZZPARALLEL=1
+	FUZZTIME='$(FUZZTIME)' FUZZPARALLEL='$(FUZZPARALLEL)' ./scripts/fuzz
 
 clean: ## remove what was built
 	rm -rf bin dist

@@ -86,6 +86,8 @@ type Result struct {
 	// Windows are the parts of the run, where the workload was asked for them.
 	Windows []Window `json:"windows,omitempty"`
 	Memory  *Memory  `json:"memory,omitempty"`
+	// Overload is of the workload of that name.
+	Overload *Overload `json:"overload,omitempty"`
 }
 
 // HubInfo is what the hub said of itself, and the topic that was used.

@@ -144,6 +144,11 @@ type load struct {
 
 	accepted atomic.Int64 // events that the hub took, of all phases
 
+	// Of the workload overload.
+	impatient        bool
+	reading          bool // its readers run until the end of the run
+	refused, notSent atomic.Int64
+
 	// Of the phase under way.
 	left     atomic.Int64 // frames that may still be sent
 	until    int64        // time of the run after which none is sent
@@ -173,6 +178,7 @@ type publisher struct {
 	sent   int64 // and those that have
 	over   bool  // no more will be due
 	serial uint64
+	quiet  int64 // time of the run until which the hub wants nothing
 	rec    *recorder
 }
 
@@ -364,8 +370,10 @@ func (p *publisher) read() error {
 			if err == nil {
 				return eventhub.Errorf(eventhub.CodeInternal, "the hub sent %.80q to a publisher", message)
 			}
-			if bad := p.l.r.refuse(err); bad != nil {
-				return bad
+			if !p.told(err) {
+				if bad := p.l.r.refuse(err); bad != nil {
+					return bad
+				}
 			}
 			corr, _ := p.c.frame.CorrNumber()
 			n = int(corr) - corrBase

@@ -93,6 +93,9 @@ type Options struct {
 	// QueueBytes bounds what waits for the committer; publishers above it wait.
 	// Default 64 MiB.
 	QueueBytes int
+	// MostWait is how long a publish may wait for its commit, as fast as the store is now, before others are refused with
+	// CodeOverloaded; 0: nothing is refused, and publishers above QueueBytes wait.
+	MostWait time.Duration
 	// AckWindow is how many events a group may read ahead of its cursor.
 	// Default 1,000,000.
 	AckWindow uint64
@@ -277,7 +280,7 @@ func New(opts Options) (*Bus, error) {
 		State: b.history.WalkState, Indexed: b.history.AwaitIndex, StateKeys: eventhub.MaxStateKeys, StateBytes: stateBytes,
 	})
 	b.committer = commit.New(commit.Options{
-		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, EarlyBytes: opts.EarlyBytes,
+		Store: b.store, Logger: b.log, QueueBytes: opts.QueueBytes, MostWait: opts.MostWait, EarlyBytes: opts.EarlyBytes,
 		SyncEvery: opts.SyncEvery, Fatal: opts.Fatal, Answer: opts.Answer, Committed: b.committed, Observe: b.observe,
 	})
 	err = b.makeWorkers()

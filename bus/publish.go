@@ -57,13 +57,20 @@ func (b *Bus) OpenProducer(ctx context.Context, o eventhub.ProducerOptions) (*ev
 	return b.producers.Open(ctx, o)
 }
 
+// Load returns how much waits to be published, in percent of what may (Options.MostWait).
+func (b *Bus) Load() int { return b.committer.Load() }
+
 // LeaveProducer implements eventhub.Producers.
 func (b *Bus) LeaveProducer(p *eventhub.Producer) { b.producers.Leave(p) }
 
-// Enqueue implements eventhub.Publisher. Where there is no room for events it has those
-// publications refused by their units that have numbers.
+// Enqueue implements eventhub.Publisher. Where there is no room for events, or more wait than the store takes in
+// Options.MostWait, it has those publications refused by their units that have numbers.
 func (b *Bus) Enqueue(ctx context.Context, pubs []eventhub.Publication, done func([]eventhub.Publication)) {
-	job := publish.NewJob(pubs, b.clock.Wall(), b.space.Check(), b.topics, b.waits.Call(ctx, pubs), done)
+	full := b.space.Check()
+	if full == nil && b.committer.IsFull() {
+		full = b.committer.Refuse(publish.SizeOf(pubs))
+	}
+	job := publish.NewJob(pubs, b.clock.Wall(), full, b.topics, b.waits.Call(ctx, pubs), done)
 	job.Refused = b.refused
 	if job.IsEmpty() {
 		job.Done(nil)

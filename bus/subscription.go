@@ -276,6 +276,23 @@ func (s *subscription) letGo(giveBack int) {
 	for _, m := range members {
 		m.leave(from)
 	}
+	s.forget()
+}
+
+// gone is the receiver of a subscription that has left.
+type gone struct{}
+
+func (gone) Deliver([]eventhub.Delivery) int { return 0 }
+func (gone) Ended(error)                     {}
+
+// forget lets the receiver go, which may be a whole connection: events that nobody has settled know who had them last,
+// and so the subscription, for as long as they wait. No turn is at it any more.
+func (s *subscription) forget() {
+	s.giving.Lock()
+	defer s.giving.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.receiver, s.queue = gone{}, sendQueue{}
 }
 
 // latest returns the serial from which on leases are among the latest n.
@@ -303,8 +320,11 @@ func (s *subscription) latest(members []*member, n int) uint64 {
 // attempts under way are given back: it was not the members who gave up. No lock
 // is held.
 func (s *subscription) end(err error) {
+	s.giving.Lock()
+	receiver := s.receiver
+	s.giving.Unlock()
 	if s.leave(math.MaxInt) {
-		s.receiver.Ended(err)
+		receiver.Ended(err)
 	}
 }
 
@@ -327,6 +347,7 @@ func (m *member) leave(giveBack uint64) {
 	if !m.isDetached() {
 		g.state.Leave(&m.holder, giveBack, now, g.bus.clock.Drift())
 	}
+	m.batch, m.given, m.before = nil, nil, nil // of the last turn
 	g.mu.Unlock()
 	g.bus.sched.Schedule(g)
 	g.bus.release(g)

@@ -101,9 +101,6 @@ func (g *guest) Leave() {
 
 // admitStream is admit for event streams over HTTP.
 func (h *Hub) admitStream() func(remote, principal string) (leave func(), err error) {
-	if h.limits == nil && h.pressure.limit == 0 {
-		return nil
-	}
 	return func(remote, principal string) (leave func(), err error) {
 		if err := h.pressure.connection(); err != nil {
 			return nil, err

@@ -48,6 +48,9 @@ const (
 	// DefaultMaxUnauthenticated is far more than come at once and not long after, and some 100 MiB.
 	DefaultMaxUnauthenticated = 4000
 
+	// DefaultMaxPublishWait is far more than a publish waits in a hub that carries its load.
+	DefaultMaxPublishWait = time.Second
+
 	// LeastMessageMemory is what a batch over HTTP and a message over WebSocket need
 	// at the same time, and some more, in MiB.
 	LeastMessageMemory = 32
@@ -117,6 +120,9 @@ type Config struct {
 	// MemoryLimit is how much memory, in MiB, the process is to stay below; 0: no limit. Near it
 	// new connections are refused, and then publishes. LimitMemory tells the garbage collector.
 	MemoryLimit int
+	// MaxPublishWait is how long a publish may wait for its commit, as fast as the store is, before others are refused
+	// with CodeOverloaded. Default DefaultMaxPublishWait.
+	MaxPublishWait time.Duration
 	// MaxUnauthenticated bounds how many connections there are, at all listeners together, that have
 	// shown no right yet; the next one takes the place of another. Default
 	// DefaultMaxUnauthenticated.
@@ -214,6 +220,9 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.MaxUnauthenticated == 0 {
 		c.MaxUnauthenticated = DefaultMaxUnauthenticated
+	}
+	if c.MaxPublishWait == 0 {
+		c.MaxPublishWait = DefaultMaxPublishWait
 	}
 	if c.MaxTopics == 0 {
 		c.MaxTopics = 100_000
@@ -319,6 +328,9 @@ func (c Config) Validate() error {
 	}
 	if c.MemoryLimit < 0 || c.MemoryLimit > mostMessageMemory {
 		errs = append(errs, fmt.Errorf("memory limit is %d MiB; 0 to %d are allowed%s", c.MemoryLimit, mostMessageMemory, c.from("memory_limit")))
+	}
+	if c.MaxPublishWait < time.Millisecond {
+		errs = append(errs, fmt.Errorf("max publish wait is %s; at least 1ms is needed%s", c.MaxPublishWait, c.from("max_publish_wait")))
 	}
 	if c.MaxUnauthenticated < 1 {
 		errs = append(errs, fmt.Errorf("max unauthenticated is %d; at least 1 is needed%s", c.MaxUnauthenticated, c.from("max_unauthenticated")))

@@ -26,6 +26,9 @@ const (
 	stepBytes  = 64 << 10
 	answerWait = 30 * time.Second
 	endWait    = time.Second
+	// maxStrangerRequests is how many requests a connection may make, one after another, without one that shows a
+	// right: each begins its time anew.
+	maxStrangerRequests = 32
 	// maxHeaderBytes has room for a token of 8 KiB, the largest place of a stream, and the largest filter
 	// in a query, each character of it escaped. Who sends so much costs some times that.
 	maxHeaderBytes = 32 << 10
@@ -79,6 +82,9 @@ func (d *door) open(log *slog.Logger) {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			r.RemoteAddr = d.proxies.origin(r)
 			if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+				if c.asksTooOften() {
+					w.Header().Set("Connection", "close")
+				}
 				r = c.serve(r)
 			}
 			if routed := d.routed.Load(); routed != nil {
@@ -213,6 +219,7 @@ type conn struct {
 	stopping bool
 	deadline bool      // for writes, and not ours
 	known    bool      // it has shown a right
+	asked    int       // requests before that
 	upgraded bool      // its time is the gateway's to bound
 	proofBy  time.Time // until then, unless known
 	readBy   time.Time // the deadline of reads that the server wants
@@ -229,6 +236,17 @@ func (c *conn) know() {
 			_ = c.armRead() // a dead connection shows in the read
 		}
 	}
+}
+
+// asksTooOften counts a request, and reports whether the connection has had its share of those that show no right.
+func (c *conn) asksTooOften() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known {
+		return false
+	}
+	c.asked++
+	return c.asked >= maxStrangerRequests
 }
 
 // handOver notes that the server has done with the connection.

@@ -135,6 +135,7 @@ func (h *Hub) watch() error {
 		AuthRefused:  h.refusals.Measure,
 		AuditLost:    h.audit.Measure,
 		Strangers:    h.guests.measure,
+		Pressure:     h.pressure.measure,
 		Sources:      h.sources,
 		Limits:       h.measureLimits,
 		Open:         !h.cfg.authenticates(),
@@ -186,10 +187,11 @@ func (h *Hub) open() error {
 	if h.bus, err = bus.New(bus.Options{
 		Store: h.store, NoMaintenance: h.cfg.Maintenance == MaintenanceOff, CompactEvery: h.cfg.CompactEvery, Topics: topics,
 		MaxProducers: h.cfg.MaxProducers, ProducersKept: h.cfg.ProducersKept,
-		SyncEvery: h.syncEvery(), Logger: h.log, Fatal: h.loseStore, Answer: h.succeededAnswer(), NoRoom: h.journalRoom(),
+		SyncEvery: h.syncEvery(), MostWait: h.cfg.MaxPublishWait, Logger: h.log, Fatal: h.loseStore, Answer: h.succeededAnswer(), NoRoom: h.journalRoom(),
 	}); err != nil {
 		return err
 	}
+	h.pressure.of(h.bus.Load)
 	h.audit.Open(h.bus.Note)
 	memory := budget.New(h.cfg.MaxMessageMemory << 20)
 	h.gateway, err = ws.New(ws.Config{
@@ -201,6 +203,8 @@ func (h *Hub) open() error {
 		},
 		Origins: h.cfg.Origins,
 		Admit:   h.admit,
+		Welcome: h.pressure.stranger,
+		Busy:    h.pressure.busy,
 		AuthBy:  authBy,
 		Meter:   h.meter,
 		Memory:  memory,

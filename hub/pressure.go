@@ -14,22 +14,27 @@ import (
 const (
 	// lookEvery is how often the memory is looked at, at most.
 	lookEvery = 50 * time.Millisecond
-	// fullerPercent and fullPercent are how much of the limit is live when new connections are
-	// refused, and publishes too. What is left is for acks, deliveries and operators: the garbage
-	// collector runs all the time above it.
-	fullerPercent, fullPercent = 80, 90
+	// fullerPercent, crowdedPercent and fullPercent are how much of the limit is live when new connections are
+	// refused, then the AUTH of those that are there, and publishes too. What is left is for acks, deliveries and
+	// operators: the garbage collector runs all the time above it.
+	fullerPercent, crowdedPercent, fullPercent = 80, 85, 90
+	// waitsPercent and crowdWaitsPercent are how much of what may wait to be published does when new connections
+	// are refused, and the AUTH of others. At 100 the engine refuses publishes.
+	waitsPercent, crowdWaitsPercent = 80, 90
 	// pressureRetry is when what was refused is worth another try.
 	pressureRetry = time.Second
 )
 
-// pressure says how much of the memory that the hub may have is in use, and refuses in order what
-// would take more: new WebSockets and streams, then publishes. What gives memory back (acks,
-// deliveries, what operators do) always passes.
+// pressure says how much of the memory that the hub may have is in use, and of the time that a publish may wait,
+// and refuses in order what would take more: new WebSockets and streams, then the AUTH of strangers, then publishes. What gives
+// memory back (acks, deliveries, what operators do) always passes.
 //
 // It is safe for concurrent use.
 type pressure struct {
 	limit int64        // bytes; 0: none
 	live  func() int64 // bytes that the last garbage collection found, and stacks
+	// load is how much waits to be published, in percent of what may: at 100 publishes are refused. nil: nobody knows.
+	load atomic.Pointer[func() int]
 
 	looked atomic.Int64 // when, in Unix ns
 	seen   atomic.Int64 // what live was then
@@ -50,16 +55,18 @@ func liveMemory() int64 {
 	return int64(min(sum, math.MaxInt64))
 }
 
-// check refuses where more than so many percent of the limit are live.
-func (p *pressure) check(percent int64) error {
-	if p.limit == 0 {
-		return nil
-	}
+// used returns how many bytes are live, as of a moment ago.
+func (p *pressure) used() int64 {
 	now, last := time.Now().UnixNano(), p.looked.Load()
 	if now-last >= int64(lookEvery) && p.looked.CompareAndSwap(last, now) {
 		p.seen.Store(p.live())
 	}
-	if p.seen.Load() <= p.limit/100*percent {
+	return p.seen.Load()
+}
+
+// check refuses where more than so many percent of the limit are live.
+func (p *pressure) check(percent int64) error {
+	if p.limit == 0 || p.used() <= p.limit/100*percent {
 		return nil
 	}
 	e := eventhub.Errorf(eventhub.CodeOverloaded, "the hub has %d of %d MiB of memory in use", p.seen.Load()>>20, p.limit>>20)
@@ -67,8 +74,53 @@ func (p *pressure) check(percent int64) error {
 	return e
 }
 
+// waits reports whether so many percent of what may wait to be published do.
+func (p *pressure) waits(percent int) bool { return p.waiting() >= percent }
+
+func (p *pressure) waiting() int {
+	if load := p.load.Load(); load != nil {
+		return (*load)()
+	}
+	return 0
+}
+
+// of has an engine say how much waits.
+func (p *pressure) of(load func() int) { p.load.Store(&load) }
+
+// measure returns the limit of memory, what of it is in use, in bytes, and how much waits to be published, in percent.
+func (p *pressure) measure() (limit, used int64, load int) { return p.limit, p.used(), p.waiting() }
+
+// checkLoad refuses where so many percent of what may wait to be published do.
+func (p *pressure) checkLoad(percent int) error {
+	if !p.waits(percent) {
+		return nil
+	}
+	e := eventhub.Errorf(eventhub.CodeOverloaded, "the hub has more to publish than it can")
+	e.RetryAfter = pressureRetry
+	return e
+}
+
+// busy reports whether publishes are refused, or about to be.
+func (p *pressure) busy() bool {
+	return p.waits(waitsPercent) || p.limit > 0 && p.used() > p.limit/100*fullPercent
+}
+
 // connection refuses a new WebSocket or stream.
-func (p *pressure) connection() error { return p.check(fullerPercent) }
+func (p *pressure) connection() error {
+	if err := p.checkLoad(waitsPercent); err != nil {
+		return err
+	}
+	return p.check(fullerPercent)
+}
+
+// stranger refuses the AUTH of a connection that has shown no right yet: others cost less than what it is
+// about to do.
+func (p *pressure) stranger() error {
+	if err := p.checkLoad(crowdWaitsPercent); err != nil {
+		return err
+	}
+	return p.check(crowdedPercent)
+}
 
 // publisher returns next, without what there is no memory for.
 func (p *pressure) publisher(next eventhub.Publisher) eventhub.Publisher {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -109,4 +110,34 @@ func TestTopicsAreBounded(t *testing.T) {
 			t.Error("the metric does not have them")
 		}
 	})
+}
+
+// TestBodiesThatAreNone: a body that ends too early, or whose chunks or trailers are none, is the client's fault: it is told so, and
+// the log does not say that the hub failed.
+func TestBodiesThatAreNone(t *testing.T) {
+	var log strings.Builder
+	h := start(t, hub.Config{Store: hub.MemoryStore, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	for name, rest := range map[string]string{
+		"cut":            "Content-Length: 10\r\n\r\n123",
+		"a long chunk":   "Transfer-Encoding: chunked\r\n\r\n1;" + strings.Repeat("x", 8000) + "\r\n1\r\n0\r\n\r\n",
+		"no chunk":       "Transfer-Encoding: chunked\r\n\r\nno\r\n1\r\n",
+		"a long trailer": "Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\nX: " + strings.Repeat("x", 8000) + "\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", h.HTTPAddr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, "POST /publish/a HTTP/1.1\r\nHost: localhost\r\n"+rest); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.(*net.TCPConn).CloseWrite()
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || answer.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %v, %v; want 400", name, answer, err)
+		}
+		conn.Close()
+	}
+	if log.Len() > 0 {
+		t.Errorf("the log has %s", log.String())
+	}
 }

@@ -1,11 +1,13 @@
 package hub_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,12 +35,12 @@ func TestStrangersHaveFiveSeconds(t *testing.T) {
 		"a body by bytes":                   {"POST /publish/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", "1", time.Second, 5 * time.Second},
 		"chunks without end":                {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\n1\r\n", 100 * time.Millisecond, 5 * time.Second},
 		"a body where there is nothing":     {"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", "1", time.Second, 5 * time.Second},
-		"an upgrade at the last moment":     {"", upgrade, 4500 * time.Millisecond / time.Duration(len(upgrade)), 6 * time.Second},
-		"an upgrade, and then nothing":      {upgrade, "", time.Second, 6 * time.Second},
-		"frames by bytes":                   {upgrade + "\x81\xfe\x01\x00mask", "x", time.Second, 6 * time.Second},
-		"fragments of a byte":               {upgrade + "\x01\x81\x00\x00\x00\x00x", "\x00\x81\x00\x00\x00\x00x", 10 * time.Millisecond, 6 * time.Second},
-		"pings":                             {upgrade, "\x89\x80\x00\x00\x00\x00", 100 * time.Millisecond, 6 * time.Second},
-		"AUTH with wrong tokens":            {upgrade, string(masked([]byte(`{"op":"AUTH","token":"guessed"}`))), time.Second, 6 * time.Second},
+		"an upgrade at the last moment":     {"", upgrade, 4500 * time.Millisecond / time.Duration(len(upgrade)), 5 * time.Second},
+		"an upgrade, and then nothing":      {upgrade, "", time.Second, 5 * time.Second},
+		"frames by bytes":                   {upgrade + "\x81\xfe\x01\x00mask", "x", time.Second, 5 * time.Second},
+		"fragments of a byte":               {upgrade + "\x01\x81\x00\x00\x00\x00x", "\x00\x81\x00\x00\x00\x00x", 10 * time.Millisecond, 5 * time.Second},
+		"pings":                             {upgrade, "\x89\x80\x00\x00\x00\x00", 100 * time.Millisecond, 5 * time.Second},
+		"AUTH with wrong tokens":            {upgrade, string(masked([]byte(`{"op":"AUTH","token":"guessed"}`))), time.Second, 5 * time.Second},
 		"many wrong tokens":                 {upgrade + strings.Repeat(string(masked([]byte(`{"op":"AUTH","token":"guessed"}`))), 40), "", 0, time.Second},
 		"a length of 2^63":                  {upgrade + "\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00mask", "", 0, time.Second},
 		"a request, and then nothing":       {probe, "", time.Second, 5 * time.Second},
@@ -182,5 +184,43 @@ func TestMessagesBeforeAuthAreFew(t *testing.T) {
 			say(q, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
 		}
 		q.wantEnd(fmt.Sprint(1008), "before AUTH")
+	})
+}
+
+// TestRequestsWithoutATokenAreFew: a connection whose requests show no right gets so many answers, the last of which says that
+// it is closed; one with a right in between goes on.
+func TestRequestsWithoutATokenAreFew(t *testing.T) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *bubble) {
+		for _, known := range []bool{false, true} {
+			conn, err := b.network.Dial(context.Background(), "tcp", b.HTTPAddr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers := bufio.NewReader(conn)
+			n := 0
+			for closed := false; !closed && n < 100; n++ {
+				token := "guessed"
+				if known && n == 20 {
+					token = "s3cret"
+				}
+				if _, err := io.WriteString(conn, "GET /v1/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+token+"\r\n\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				answer, err := http.ReadResponse(answers, nil)
+				if err != nil {
+					t.Fatalf("request %d: %v", n+1, err)
+				}
+				if want := map[bool]int{true: http.StatusOK, false: http.StatusUnauthorized}[token == "s3cret"]; answer.StatusCode != want {
+					t.Errorf("request %d was answered by %s", n+1, answer.Status)
+				}
+				_, _ = io.Copy(io.Discard, answer.Body)
+				answer.Body.Close()
+				closed = answer.Close
+			}
+			if want := map[bool]int{false: 32, true: 100}[known]; n != want {
+				t.Errorf("%d requests were answered, with a right among them %t; want %d", n, known, want)
+			}
+			conn.Close()
+		}
 	})
 }

@@ -41,6 +41,8 @@ type rooms struct {
 	auditLost   uint64
 	strangers   int
 	evicted     uint64
+	limit, used int64
+	load        int
 	refused     []measure.AuthRefused
 	sources     []measure.Source
 	cluster     *measure.Cluster
@@ -122,6 +124,7 @@ func (f *rooms) config() Config {
 		AuthRefused: func() []measure.AuthRefused { return f.refused },
 		AuditLost:   func() uint64 { return f.auditLost },
 		Strangers:   func() (int, uint64) { return f.strangers, f.evicted },
+		Pressure:    func() (int64, int64, int) { return f.limit, f.used, f.load },
 		Sources:     func() []measure.Source { return f.sources },
 		Cluster:     func() *measure.Cluster { return f.cluster },
 		Limits: func() []measure.Limit {
@@ -321,6 +324,7 @@ func filled() *rooms {
 		},
 		auditLost: 35,
 		strangers: 97, evicted: 98,
+		limit: 111, used: 112, load: 113,
 		refused: []measure.AuthRefused{{Transport: "http", Reason: "bad_token", Count: 33}},
 		sources: []measure.Source{{Setting: "jwt_key_file", Failures: 34, Stale: true}, {Setting: "tls_cert_file", Expires: time.Unix(1900000000, 0)}},
 		api:     measure.API{Requests: []measure.Requests{{Route: "POST /publish/{topic}", Status: 200, Count: 31}, {Route: "POST /publish/{topic}", Status: 400, Count: 32}}},

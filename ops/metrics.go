@@ -112,6 +112,9 @@ type snapshot struct {
 	auditLost uint64
 	strangers int
 	evicted   uint64
+	limit     int64 // of memory
+	used      int64
+	load      int
 }
 
 // collector turns snapshots into metrics. The tables in series.go say which.
@@ -162,6 +165,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if cfg.Strangers != nil {
 		s.strangers, s.evicted = cfg.Strangers()
+	}
+	if cfg.Pressure != nil {
+		s.limit, s.used, s.load = cfg.Pressure()
 	}
 	if cfg.AuditLost != nil {
 		s.auditLost = cfg.AuditLost()

@@ -82,6 +82,9 @@ type Config struct {
 	// Strangers hands out how many connections there are, at all doors, that have shown no right,
 	// and how many of them gave way to others so far; nil: nobody counts them.
 	Strangers func() (now int, evicted uint64)
+	// Pressure hands out how much memory the hub may have and has in use, in bytes, and how much waits to be published, in
+	// percent of what may; nil: nobody knows.
+	Pressure func() (limit, used int64, load int)
 	// Sources hands out how reading tokens, keys and certificates again went; nil: there are none.
 	Sources func() []measure.Source
 	// Limits hands out the limits of publishes; nil: there are none.

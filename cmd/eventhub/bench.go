@@ -37,7 +37,7 @@ func benchCommand() *cobra.Command {
 		Args:  onlySubcommands,
 	}
 	cmd.AddCommand(benchPublishCommand(), benchSubscribeCommand(), benchLatencyCommand(), benchFanoutCommand(),
-		benchCatchupCommand(), benchIdleCommand())
+		benchCatchupCommand(), benchIdleCommand(), benchOverloadCommand())
 	return cmd
 }
 
@@ -205,6 +205,13 @@ func printBench(w io.Writer, res *bench.Result, deleted string) error {
 	}
 	if m := res.Memory; m != nil {
 		add("resident", "%.1f MiB before, %.1f MiB with them, %.1f KiB each", float64(m.Before)/(1<<20), float64(m.After)/(1<<20), m.PerConnection/(1<<10))
+	}
+	if o := res.Overload; o != nil {
+		add("best", "%s/s; %s/s were due under overload, %s refused, %s not sent", output.Count(int64(o.Best)), output.Count(int64(o.Offered)), output.Count(o.Refused), output.Count(o.NotSent))
+		add("goodput", "%.2f of the best", o.Ratio)
+		if o.Half != nil && o.After != nil {
+			add("half rate", "until OK p99 %.2f ms before, %.2f ms after; as before %.1f s after the overload", o.Half.At(99), o.After.At(99), o.Back)
+		}
 	}
 	if res.Redelivered > 0 {
 		add("redelivered", "%s", output.Count(res.Redelivered))

@@ -168,6 +168,32 @@ before. The hub's metrics report it: --ops-url says where they are, unless --ser
 	})
 }
 
+func benchOverloadCommand() *cobra.Command {
+	var o bench.OverloadOptions
+	cmd := &cobra.Command{
+		Use:   "overload",
+		Short: "Publish more than the hub can take, and see what is left of its rate",
+		Long: `Measures the best rate, as fast as answers come, and the latency at half of it. Then
+events are due at --times the best rate, whatever the answers do: what is due while a
+connection has --in-flight events under way, or was told to wait, is not sent. At the end
+half of the best rate again, until latencies are as they were.`,
+		Example: `  eventhub bench overload --serve
+  eventhub bench overload --serve --impatient --duration 1m`,
+	}
+	flags := cmd.Flags()
+	benchTopic(cmd, &o.Topic)
+	flags.IntVar(&o.Connections, "connections", 64, "WebSocket connections")
+	flags.IntVar(&o.InFlight, "in-flight", 4096, "events under way on each connection under overload, at most")
+	flags.IntVar(&o.Payload, "payload", benchPayload, "bytes of each payload, a JSON string")
+	flags.Float64Var(&o.Times, "times", 3, "how many times the best rate is due under overload")
+	flags.BoolVar(&o.Impatient, "impatient", false, "go on at once where the hub says when to try again")
+	flags.DurationVar(&o.Measure, "measure", 5*time.Second, "how long to measure the best rate, and half of it before and after")
+	benchTimes(cmd, &o.Duration, &o.Warmup)
+	return benchmark(cmd, func(ctx context.Context, t *bench.Target) (*bench.Result, error) {
+		return bench.MeasureOverload(ctx, t, o)
+	})
+}
+
 func benchTopic(cmd *cobra.Command, topic *string) {
 	cmd.Flags().StringVar(topic, "topic", "", "topic to use (default: a new one)")
 }

@@ -64,6 +64,7 @@ var keyValues = map[string]struct {
 	"durability":          {"interval", "sync", "INTERVAL", [3]any{"interval", "sync", "interval"}},
 	"topics_file":         {"a.yaml", "b.yaml", "c d.yaml", [3]any{"a.yaml", "b.yaml", "c d.yaml"}},
 	"max_unauthenticated": {"1_000", "2", "3", [3]any{1000, 2, 3}},
+	"max_publish_wait":    {"1m", "2s", "3s", [3]any{time.Minute, 2 * time.Second, 3 * time.Second}},
 	"max_topics":          {"1_000", "2", "3", [3]any{1000, 2, 3}},
 	"max_producers":       {"1_000", "2", "3", [3]any{1000, 2, 3}},
 	"producers_kept":      {"1h", "2h", "3m", [3]any{time.Hour, 2 * time.Hour, 3 * time.Minute}},
@@ -143,6 +144,8 @@ func effect(s *config.Settings, key string) any {
 		return c.TopicsFile
 	case "max_unauthenticated":
 		return c.MaxUnauthenticated
+	case "max_publish_wait":
+		return c.MaxPublishWait
 	case "max_topics":
 		return c.MaxTopics
 	case "max_producers":

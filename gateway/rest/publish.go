@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -302,8 +301,10 @@ func (a *Access) readBody(w http.ResponseWriter, r *http.Request, limit int64) (
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, eventhub.Wrap(eventhub.CodeBadRequest, err, "the body was not complete in time")
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the body: %w", err)
+	var known *eventhub.Error
+	var tooLarge *http.MaxBytesError
+	if err != nil && !errors.As(err, &known) && !errors.As(err, &tooLarge) {
+		return nil, eventhub.Wrap(eventhub.CodeBadRequest, err, "the body ends too early, or its chunks or trailers are none")
 	}
-	return body, nil
+	return body, err
 }

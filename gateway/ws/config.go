@@ -90,6 +90,12 @@ type Config struct {
 	// Admit counts a connection by its request, whose RemoteAddr is the address as Refused has it,
 	// or refuses it with CodeRateLimited or CodeOverloaded. Default: it counts nothing.
 	Admit func(r *http.Request) (Place, error)
+	// Busy reports whether publishes are refused because there are more than the hub can take: who goes on with
+	// them before the time that it was told is not read until then. Default: it is not.
+	Busy func() bool
+	// Welcome refuses the first AUTH of a connection, before its token is verified, with CodeOverloaded and when
+	// to try again. Default: all are welcome.
+	Welcome func() error
 	// AuthBy returns until when the first AUTH that succeeds has to come on the connection of a
 	// request; zero: AuthWait from now. Default: it is zero.
 	AuthBy func(r *http.Request) time.Time
@@ -152,6 +158,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Admit == nil {
 		c.Admit = func(*http.Request) (Place, error) { return noPlace{}, nil }
+	}
+	if c.Busy == nil {
+		c.Busy = func() bool { return false }
+	}
+	if c.Welcome == nil {
+		c.Welcome = func() error { return nil }
 	}
 	if c.AuthBy == nil {
 		c.AuthBy = func(*http.Request) time.Time { return time.Time{} }

@@ -208,6 +208,9 @@ func (s *session) take(ctx context.Context, access *Access, r *wire.Request) (*n
 func (s *session) authenticate(r *wire.Request) *eventhub.Error {
 	ctx, first := s.ctx, !s.authed
 	if first {
+		if err := s.gw.cfg.Welcome(); err != nil {
+			return toError(err, eventhub.CodeOverloaded)
+		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, s.authBy)
 		defer cancel()

@@ -166,6 +166,10 @@ func (s *session) flushPublishes() {
 		return
 	}
 	s.publish = nil
+	if s.tooEarly(b) {
+		b.recycle()
+		return
+	}
 	if !s.awaitAnswers(len(b.events) + b.empty) {
 		b.recycle()
 		return
@@ -315,6 +319,7 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 		p, f := &pubs[i], &b.frames[i]
 		if p.Err != nil {
 			cause = f.failure(p)
+			s.tell(cause)
 			if (b.waits > 0 || f.refused != nil) && len(p.Receipts) > 0 && (len(p.Receipts) == f.events || f.events == 0) {
 				s.appendPublishError(f, cause, p.Receipts)
 			} else {

@@ -25,6 +25,8 @@ const (
 	// maxUnauthMessages bounds the messages before the AUTH that succeeds: a token costs more to
 	// verify than to send.
 	maxUnauthMessages = 32
+	// strangerLinger is how long a peer whose time for AUTH is over has for its part of the close handshake.
+	strangerLinger = 100 * time.Millisecond
 )
 
 // past is a deadline that wakes whoever waits for the network.
@@ -62,6 +64,7 @@ type session struct {
 	place      Place
 	meter      Meter // nil: nothing bounds its publishes
 	lastRead   time.Time
+	hasty      int       // publishes that came before its turn
 	begun      time.Time // when the message under way was, as far as it was read; zero: none is
 	pinged     bool      // and nothing came since
 	gone       bool      // the peer said its last
@@ -105,7 +108,7 @@ func newSession(g *Gateway, conn net.Conn, remote string) *session {
 func (s *session) run() {
 	defer s.gw.release(s)
 	s.armRead(s.authBy)
-	for s.handleRead() && s.awaitRoom() && s.awaitMemory() && s.read() {
+	for s.handleRead() && s.awaitRoom() && s.awaitTurn() && s.awaitMemory() && s.read() {
 	}
 	s.leaveAll()
 	s.mu.Lock()
@@ -482,6 +485,12 @@ func (s *session) linger() {
 	s.mu.Lock()
 	closeBy := s.out.closeBy
 	s.mu.Unlock()
+	if brief := time.Now().Add(strangerLinger); !s.authed && closeBy.After(brief) && closeBy.After(s.authBy) {
+		closeBy = brief // a stranger has had its time
+		if s.authBy.After(brief) {
+			closeBy = s.authBy
+		}
+	}
 	_ = s.conn.SetReadDeadline(closeBy)
 	for {
 		for !s.garbled {

@@ -224,6 +224,8 @@ type outbound struct {
 	waitingBytes int // of their frames
 	awaited      int // acks that they wait for
 
+	turn time.Time // until when the peer was told to publish nothing
+
 	received  int64                    // bytes, as of the last read that was handled
 	sent      int64                    // bytes
 	delivered int64                    // events

@@ -73,7 +73,7 @@ func suggestion(pointer string, v any) string {
 		}
 		name = token
 	}
-	return pointer + " is not a known name" + naming.DidYouMean(name, namesOf(parent))
+	return shown(pointer) + " is not a known name" + naming.DidYouMean(name, namesOf(parent))
 }
 
 // namesOf returns the names that a struct has in JSON.

@@ -8,6 +8,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -112,7 +115,7 @@ func (e *MeaningError) Error() string {
 	if e.text != "" {
 		return e.text
 	}
-	where := e.Where
+	where := shown(e.Where)
 	if where == "" {
 		where = "the value"
 	}
@@ -120,6 +123,21 @@ func (e *MeaningError) Error() string {
 		return where + " is not a known name"
 	}
 	return where + " can not be " + e.Kind
+}
+
+// mostShown is how much of a pointer is shown, in bytes: a name may have a megabyte.
+const mostShown = 256
+
+// shown is a pointer as it may stand in a message, and in a log: its names are the sender's.
+func shown(pointer string) string {
+	if len(pointer) > mostShown {
+		pointer = strings.ToValidUTF8(pointer[:mostShown], "") + "…"
+	}
+	if strings.ContainsFunc(pointer, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		quoted := strconv.Quote(pointer)
+		return quoted[1 : len(quoted)-1]
+	}
+	return pointer
 }
 
 func (e *MeaningError) Unwrap() error { return e.Err }

@@ -61,6 +61,9 @@ type Options struct {
 
 	// QueueBytes bounds what waits; who submits more waits for room.
 	QueueBytes int
+	// MostWait is how long what is submitted may wait until its commit is over, before Room refuses more; 0: for
+	// ever.
+	MostWait time.Duration
 	// EarlyBytes is how many bytes have to wait for a commit to be built while another,
 	// which has as many, is being synced.
 	EarlyBytes int
@@ -112,10 +115,13 @@ type Committer struct {
 
 	pipeline pipeline
 	stall    stall
+	pace     pace
 
 	// Of run's goroutine.
 	batch    []Job
-	between  func() // what comes before batch, which is empty then
+	bytes    int64     // of its jobs
+	taken    time.Time // when it was
+	between  func()    // what comes before batch, which is empty then
 	requests []*Request
 	units    []*store.Unit
 	joint    joint
@@ -140,6 +146,7 @@ func New(opts Options) *Committer {
 	c.sync = time.AfterFunc(time.Hour, c.syncNow)
 	c.sync.Stop()
 	c.stall.init(opts.Logger)
+	c.pace.most = opts.MostWait
 	c.pipeline.begin(c)
 	go c.run()
 	return c
@@ -205,6 +212,9 @@ func (c *Committer) fits(bytes int) bool {
 func (c *Committer) admit(it item) {
 	c.queue = append(c.queue, it)
 	c.queued += it.bytes
+	if it.job != nil {
+		c.pace.pending.Add(int64(it.bytes))
+	}
 	if len(c.queue) == 1 || c.inSync > 0 && c.queued >= c.opts.EarlyBytes && c.queued-it.bytes < c.opts.EarlyBytes {
 		c.hint()
 	}
@@ -333,6 +343,7 @@ func (c *Committer) take() (dirty []State, last bool) {
 	defer c.mu.Unlock()
 	n, bytes := 0, 0
 	c.batch, c.between, c.alone = c.batch[:0], nil, false
+	c.bytes, c.taken = 0, time.Now()
 	for n < len(c.queue) && (n == 0 || bytes+c.queue[n].bytes <= commitBytes) {
 		it := &c.queue[n]
 		alone := it.between != nil || it.job != nil && it.job.request().Alone && c.mayRefuse(it.job)
@@ -350,6 +361,7 @@ func (c *Committer) take() (dirty []State, last bool) {
 			c.between = it.between
 		} else {
 			c.batch = append(c.batch, it.job)
+			c.bytes += int64(it.bytes)
 		}
 		if c.alone = alone; alone {
 			break // and those after it for it
@@ -386,6 +398,7 @@ func (c *Committer) commit(dirty []State) {
 		return
 	}
 	c.pipeline.drain()
+	defer func() { c.pace.over(c.bytes, c.taken, time.Now()) }()
 	if c.between != nil {
 		c.stall.begin(time.Now())
 		c.between()

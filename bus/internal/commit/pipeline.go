@@ -39,6 +39,8 @@ type syncing struct {
 	requests []*Request
 	units    []*store.Unit
 	wait     func() error
+	bytes    int64
+	taken    time.Time
 	began    time.Time
 }
 
@@ -131,6 +133,7 @@ func (c *Committer) isWorthIt() bool {
 func (c *Committer) start() {
 	p := c.pipeline.take()
 	p.batch = append(p.batch, c.batch...)
+	p.bytes, p.taken = c.bytes, c.taken
 	for _, j := range c.batch {
 		r := j.request()
 		p.requests = append(p.requests, r)
@@ -187,5 +190,6 @@ func (c *Committer) conclude(p *syncing, err error) {
 	for _, j := range p.batch {
 		j.Done(err)
 	}
+	c.pace.over(p.bytes, p.taken, time.Now())
 	c.pipeline.keep(p)
 }

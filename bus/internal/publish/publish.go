@@ -79,6 +79,17 @@ func NewJob(pubs []eventhub.Publication, now time.Time, full error, rules Rules,
 	return j
 }
 
+// SizeOf returns about how many bytes the records of publications have.
+func SizeOf(pubs []eventhub.Publication) (n int) {
+	const others = 160 // members that each record has
+	for i := range pubs {
+		for j := range pubs[i].Events {
+			n += len(pubs[i].Events[j].Payload) + others
+		}
+	}
+	return n
+}
+
 // IsEmpty reports whether nothing is to be committed: all was refused.
 func (j *Job) IsEmpty() bool { return len(j.Units) == 0 }
 

@@ -326,8 +326,8 @@ export class Link {
   post(text: string): void { this.#socket?.send(text); }
 
   #answer(r: Request, ok: HubFrame | undefined, error: HubError | undefined): void {
+    r.done(ok, error); // an answer that makes no sense is none: another connection asks again
     this.#pending.delete(r.corr);
-    r.done(ok, error);
     this.#checkIdle();
   }
 

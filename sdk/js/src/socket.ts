@@ -123,8 +123,11 @@ export class Socket {
     const message = (data: unknown): void => {
       if (this.#gone) return;
       this.#heard = Date.now();
-      const f = this.#parse(data);
-      if (f) events.frame(f, (data as string).length); else this.fail(new HubError("internal", "a frame of the hub is no JSON object"));
+      try {
+        events.frame(this.#parse(data) as HubFrame, (data as string).length); // it throws where there is none
+      } catch (cause) { // the hub's fault: what the program does runs elsewhere
+        this.fail(new HubError("internal", "a frame of the hub is none", { cause }));
+      }
     };
     ws.onmessage = (e: unknown) => { message((e as { data: unknown }).data); };
     if (wsClass && ws.constructor === wsClass) this.#frames = Frames?.of(ws, message);

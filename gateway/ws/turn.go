@@ -1,0 +1,66 @@
+package ws
+
+import (
+	"time"
+
+	"eventhub"
+)
+
+// A hub that has more to publish than it can refuses publishes with the time at which they may come again. A client that
+// goes on before that would have it spend its time on refusals. So what it sends until then is refused here, where that
+// costs least. What was under way when it was told is no more than maxUnanswered publishes: who has sent more is not
+// read any more until the time has come.
+
+// tell notes that the peer was told to publish nothing for so long. s.mu is held.
+func (s *session) tell(err *eventhub.Error) {
+	if err.Code != eventhub.CodeOverloaded || err.RetryAfter <= 0 || !s.gw.cfg.Busy() {
+		return
+	}
+	if until := time.Now().Add(err.RetryAfter); until.After(s.out.turn) {
+		s.out.turn = until
+	}
+}
+
+// tooEarly reports whether the batch comes before the time that the peer was told, and refuses it then. What has
+// numbers goes on, for the engine has to use them up.
+func (s *session) tooEarly(b *publishBatch) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.out.turn.Sub(s.lastRead)
+	if left <= 0 || s.out.closing {
+		s.hasty = 0
+		return false
+	}
+	s.hasty += len(b.frames)
+	if s.producer != nil {
+		return false
+	}
+	err := eventhub.Errorf(eventhub.CodeOverloaded, "the hub has more to publish than it can, and has told this connection to wait")
+	err.RetryAfter = left
+	for i := range b.frames {
+		s.appendError(b.frames[i].to, err)
+	}
+	return true
+}
+
+// awaitTurn waits until the time has come that a peer was told who did not wait for it. It reports whether
+// the session goes on.
+func (s *session) awaitTurn() bool {
+	if s.hasty <= maxUnanswered {
+		return true
+	}
+	s.hasty = 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until := s.out.turn
+	alarm := time.AfterFunc(time.Until(until), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changed.Broadcast()
+	})
+	defer alarm.Stop()
+	for !s.out.closing && s.out.ending == nil && time.Now().Before(until) {
+		s.changed.Wait()
+	}
+	return !s.out.closing
+}
