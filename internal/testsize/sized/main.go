@@ -65,6 +65,12 @@ func expression(found map[string][]string) string {
 	return "^(" + strings.Join(slices.Compact(all), "|") + ")$"
 }
 
+// isModule reports whether a directory is a module of its own, whose tests go test does not find from here.
+func isModule(root fs.FS, dir string) bool {
+	_, err := fs.Stat(root, path.Join(dir, "go.mod"))
+	return err == nil
+}
+
 // sized returns the tests with two sizes, by directory.
 func sized(root fs.FS) (map[string][]string, error) {
 	dirs := make(map[string][]*ast.File)
@@ -73,7 +79,7 @@ func sized(root fs.FS) (map[string][]string, error) {
 			return err
 		}
 		if d.IsDir() {
-			if name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+			if name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || isModule(root, name)) {
 				return fs.SkipDir
 			}
 			return nil

@@ -36,6 +36,8 @@ func TestSized(t *testing.T) {
 		"b/b_test.go":            file("package b\nimport \"testing\"\nfunc TestOther(t *testing.T) {}\n"),
 		"a/testdata/x_test.go":   file("no Go"),
 		".hidden/hidden_test.go": file("no Go"),
+		"other/go.mod":           file("module other\n"),
+		"other/x_test.go":        file(header + "func TestOfAnotherModule(t *testing.T) { testsize.Checks(t, 2, 1) }\n"),
 	})
 	if err != nil {
 		t.Fatal(err)
