@@ -240,7 +240,7 @@ var notRun = map[string]struct {
 	"docs/cli.md":             {0, "TestScripts runs these commands"},
 	"docs/configuration.md":   {2, "TestConfigPrint and TestConfigCheck run its commands"},
 	"docs/install.md":         {0, "it installs on the machine; TestInstall runs make install into a directory"},
-	"docs/ha.md":              {13, "they need NATS servers, or MongoDB; the tests of cluster start them, and hubs as the page says"},
+	"docs/ha.md":              {14, "they need NATS servers, or MongoDB; the tests of cluster start them, and hubs as the page says"},
 	"docs/js-sdk.md":          {1, "it installs a package of npm; sdk/js/test/package.test.ts does so, and docs.test.ts beside it runs the programs"},
 	"docs/mongodb.md":         {1, "it needs a hub with a journal in MongoDB; TestProjections of package hub asks for the same"},
 	"docs/operations.md":      {0, "views of a group with a history; the tests of ops ask for each"},
