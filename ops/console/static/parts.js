@@ -17,7 +17,7 @@ export function Command({ text }) {
       setCopied(true);
     } catch { /* the browser does not allow it: the text can be selected */ }
   };
-  return html`<div class="command"><code>${text}</code><button type="button" class="small" onClick=${copy}>${copied ? "Copied" : "Copy"}</button></div>`;
+  return html`<div class="command"><code>${text.split(/(\s+)/).map((part, i) => i % 2 ? part : html`<span>${part}</span>`)}</code><button type="button" class="small" onClick=${copy}>${copied ? "Copied" : "Copy"}</button></div>`;
 }
 
 /** A dialog that asks once: what it will do in numbers, and the command that does the same. */
