@@ -119,7 +119,7 @@ func (g *group) seek(ctx context.Context, to uint64, gap *eventhub.Gap, misses g
 	}
 	if now := g.state.Epoch(); how.epoch != nil && now != *how.epoch {
 		defer g.mu.Unlock()
-		return admin.SeekPlan{}, passage{}, eventhub.Errorf(eventhub.CodeConflict, "group %q of topic %q has epoch %d, not %d: it was moved since", g.name, g.log.Topic(), now, *how.epoch)
+		return admin.SeekPlan{}, passage{}, eventhub.Errorf(eventhub.CodeConflict, "group %q of topic %q has epoch %d, not %d: it was moved since; look at the plan again", g.name, g.log.Topic(), now, *how.epoch)
 	}
 	plan, passed := g.state.PlanSeek(to, head)
 	plan.Topic, plan.Group = g.log.Topic(), g.name

@@ -319,7 +319,7 @@ func (b *publishBatch) finish(pubs []eventhub.Publication) {
 		p, f := &pubs[i], &b.frames[i]
 		if p.Err != nil {
 			cause = f.failure(p)
-			s.tell(cause)
+			s.noteTurn(cause)
 			if (b.waits > 0 || f.refused != nil) && len(p.Receipts) > 0 && (len(p.Receipts) == f.events || f.events == 0) {
 				s.appendPublishError(f, cause, p.Receipts)
 			} else {

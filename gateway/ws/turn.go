@@ -11,8 +11,8 @@ import (
 // costs least. What was under way when it was told is no more than maxUnanswered publishes: who has sent more is not
 // read any more until the time has come.
 
-// tell notes that the peer was told to publish nothing for so long. s.mu is held.
-func (s *session) tell(err *eventhub.Error) {
+// noteTurn notes until when the peer is to publish nothing, where the error says so. s.mu is held.
+func (s *session) noteTurn(err *eventhub.Error) {
 	if err.Code != eventhub.CodeOverloaded || err.RetryAfter <= 0 || !s.gw.cfg.Busy() {
 		return
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // ear is the connection of a store that listens for new rows. It is made by the first wait,
-// and again by the next one after it was lost. Between two waits notifications stay in it, so none
-// is missed.
+// and again by the next one after it was lost. Between two waits notifications stay in it, so
+// none is missed.
 type ear struct {
 	pool *pgxpool.Pool
 	free chan struct{} // has a token while nobody uses what is below
@@ -32,8 +32,8 @@ func newEar(pool *pgxpool.Pool) *ear {
 }
 
 // Wait implements [outbox.Waiter]. Where the database does not let it listen, as through a
-// proxy that shares connections, it waits for the whole time. One wait at a time notices new
-// rows; others wait after it.
+// proxy that shares connections, it waits for the whole time. It ends at once, without an error,
+// where it loses its connection. One wait at a time notices new rows; others wait after it.
 func (s *Store) Wait(ctx context.Context, atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
