@@ -59,7 +59,7 @@ func TestOverload(t *testing.T) {
 			watched := make(chan struct{})
 			go func() { defer close(watched); w.watch(t, over) }()
 			res, err := bench.MeasureOverload(t.Context(), &bench.Target{URL: "ws://" + h.WSAddr()}, bench.OverloadOptions{
-				Connections: 32, InFlight: 1024, Payload: 1024, Times: 3, Impatient: impatient,
+				Connections: 8, InFlight: 4096, Payload: 1024, Times: 3, Impatient: impatient, // at best an eighth of a second of them waits
 				Warmup: 500 * time.Millisecond, Measure: max(time.Second, *overloadFor/10), Duration: *overloadFor,
 			})
 			close(over)
