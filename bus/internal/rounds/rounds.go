@@ -38,8 +38,7 @@ const (
 	// longestSleep is how long a topic waits at most for a moment of the wall clock, which may be
 	// set meanwhile.
 	longestSleep = time.Hour
-	// politeRest is for how many times the length of a step Rest rests, at most for longestRest.
-	politeRest  = 4
+	// longestRest is for how long Rest rests at most.
 	longestRest = time.Second
 )
 
@@ -302,10 +301,10 @@ func (r *Runtime) pass(e *entry) {
 	}
 }
 
-// Rest rests after a step that began at a time, so that others get on. It ends with ctx, and returns
-// its error then.
-func Rest(ctx context.Context, began time.Time) error {
-	timer := time.NewTimer(min(politeRest*time.Since(began), longestRest))
+// Rest rests after a step that began at a time, for so many times the length of the step, so that others get on. It
+// ends with ctx, and returns its error then.
+func Rest(ctx context.Context, began time.Time, times int) error {
+	timer := time.NewTimer(min(time.Duration(times)*time.Since(began), longestRest))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
