@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(projectorEnv) != "" {
 		os.Exit(runProjector())
 	}
+	if os.Getenv(hostileEnv) != "" {
+		os.Exit(runHostiles())
+	}
 	dir, err := os.MkdirTemp("", "eventhub-e2e-")
 	if err != nil {
 		panic(err)

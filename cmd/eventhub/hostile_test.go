@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,7 +157,8 @@ func (p *hubProcess) wantSound(t *testing.T) {
 // TestHostileConnections has many connections do what they should not, each until it is closed and
 // then again, beside good clients. The hub closes every one of them, has at most 64 KiB of memory for
 // each, and is as it was when they are gone; the good clients get what they publish, once and in
-// order.
+// order. The hostile ones are in a process of their own, which has the processors that nobody else wants: what they
+// cost the good clients is what they cost the hub, as if they came from another machine.
 func TestHostileConnections(t *testing.T) {
 	t.Parallel()
 	needFiles(t, uint64(2**hostileConns)+500)
@@ -174,25 +174,7 @@ func TestHostileConnections(t *testing.T) {
 	t.Logf("good clients: %s alone; %s", latencies(alone), use)
 	before := hub.scrape(t)
 
-	until := time.Now().Add(*hostileFor)
-	h := &hostiles{hub: hub}
-	var kinds []*hostileKind
-	for i := range hostileKinds {
-		if strings.Contains(hostileKinds[i].name, *hostileOnly) {
-			kinds = append(kinds, &hostileKinds[i])
-		}
-	}
-	var all sync.WaitGroup
-	for slot := range *hostileConns {
-		all.Go(func() {
-			rnd := rand.New(rand.NewPCG(seed, uint64(slot)))
-			for n := slot; n == slot || time.Now().Before(until); n++ { // each begins with another one
-				again := time.Now().Add(time.Second)
-				h.attack(t, kinds[n%len(kinds)], rnd)
-				time.Sleep(time.Until(again)) // so that the machine is not busy with them alone
-			}
-		})
-	}
+	over := startHostiles(t, &hostileOrder{WS: hub.ws, HTTP: hub.http, Seed: seed, Conns: *hostileConns, For: *hostileFor, Only: *hostileOnly})
 	var peak, garbage, resident float64
 	watched, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -211,7 +193,7 @@ func TestHostileConnections(t *testing.T) {
 	use = hub.measure(t)
 	beside := good.run(t, *hostileRate, *hostileFor)
 	t.Logf("good clients: %s beside %d hostile connections at a time; %s", latencies(beside), *hostileConns, use)
-	all.Wait()
+	h := over()
 	close(ended)
 	<-watched
 	after := hub.settles(t, before)
@@ -220,16 +202,19 @@ func TestHostileConnections(t *testing.T) {
 	t.Logf("good clients: %s alone again; %s", latencies(again), use)
 	left := hub.forgets(t, before, good.at)
 	t.Logf("%d hostile connections were closed, the last of them after %s; KiB for each of them: %.1f, with garbage %.1f, resident %.1f; %.0f KiB before, %.0f after; %g goroutines before, %g after",
-		h.closed.Load(), time.Duration(h.latest.Load()).Round(time.Millisecond), peak/float64(*hostileConns), garbage/float64(*hostileConns), resident/1024/float64(*hostileConns),
+		h.Closed, h.Latest.Round(time.Millisecond), peak/float64(*hostileConns), garbage/float64(*hostileConns), resident/1024/float64(*hostileConns),
 		live(before), left, before["go_goroutines"], after["go_goroutines"])
-	for _, k := range h.kinds() {
-		t.Logf("%s", k)
+	for _, k := range h.Kinds {
+		t.Log(k)
+	}
+	for _, fault := range h.Faults {
+		t.Error(fault)
 	}
 	if peak > 64*float64(*hostileConns) {
 		t.Errorf("%.0f KiB are in use for each of %d connections", peak/float64(*hostileConns), *hostileConns)
 	}
-	if late := time.Duration(h.latest.Load()); *hostileLate > 0 && late > *hostileLate {
-		t.Errorf("a connection was closed after %s", late)
+	if *hostileLate > 0 && h.Latest > *hostileLate {
+		t.Errorf("a connection was closed after %s", h.Latest)
 	}
 	if ratio := float64(part(beside, 99)) / float64(max(part(alone, 99), part(again, 99))); *hostileRatio > 0 && ratio > *hostileRatio {
 		t.Errorf("the 99th percentile of the good clients was %.1f times that without", ratio)
@@ -311,139 +296,6 @@ func latencies(micros []int64) string {
 func (g *goodClients) leave() {
 	g.publisher.Close()
 	g.member.Close()
-}
-
-// hostileKind is one way to cost a hub more than it should.
-type hostileKind struct {
-	name  string
-	first string                      // at once
-	rest  func(rnd *rand.Rand) string // then again and again; nil: nothing
-	every time.Duration               // between two of these
-	deaf  bool                        // it reads nothing before a write fails, which is when the kernel has forgotten it
-
-	closed, latest atomic.Int64
-}
-
-const hostileUpgrade = "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
-	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-
-func again(text string) func(*rand.Rand) string { return func(*rand.Rand) string { return text } }
-
-func hostileFrame(op ws.OpCode, fin bool, text string) string {
-	return string(ws.MustCompileFrame(ws.MaskFrame(ws.NewFrame(op, fin, []byte(text)))))
-}
-
-// hostileLength is the header of a text frame that announces so many bytes.
-func hostileLength(n uint64) string {
-	b := []byte{0x81, 0xff}
-	for shift := 56; shift >= 0; shift -= 8 {
-		b = append(b, byte(n>>shift))
-	}
-	return string(b) + "mask"
-}
-
-func random(rnd *rand.Rand) string {
-	b := make([]byte, 1+rnd.IntN(500))
-	for i := range b {
-		b[i] = byte(rnd.Uint32())
-	}
-	return string(b)
-}
-
-var hostileKinds = [...]hostileKind{
-	{name: "says nothing"},
-	{name: "a header by bytes", first: "GET / HTTP/1.1\r\nX-A: ", rest: again("a"), every: 100 * time.Millisecond},
-	{name: "headers without end", first: "GET / HTTP/1.1\r\n", rest: again("X-A: aaaaaaaaaaaaaaaaaaaa\r\n"), every: 20 * time.Millisecond},
-	{name: "a header without end", first: "GET / HTTP/1.1\r\nX-A: ", rest: again(strings.Repeat("a", 1000)), every: 10 * time.Millisecond},
-	{name: "a body by bytes", first: "POST /publish/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", rest: again("1"), every: 100 * time.Millisecond},
-	{name: "a body without end", first: "POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nAuthorization: Bearer guessed\r\n\r\n", rest: again("5\r\n{\"a\":\r\n"), every: 10 * time.Millisecond},
-	{name: "requests, and reads nothing", first: "", rest: again("GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"), every: 20 * time.Millisecond, deaf: true},
-	{name: "escapes in a request", first: "GET /\x1b[2J%0d%0a%1b[31m HTTP/1.1\r\nHost: localhost\r\nUser-Agent: \x1b[31m\r\nAuthorization: Bearer guessed%0a\r\n\r\n"},
-	{name: "an upgrade, and nothing", first: hostileUpgrade},
-	{name: "frames by bytes", first: hostileUpgrade + "\x81\xfe\x10\x00mask", rest: again("x"), every: 50 * time.Millisecond},
-	{name: "fragments of a byte", first: hostileUpgrade + hostileFrame(ws.OpText, false, "x"), rest: again(strings.Repeat(hostileFrame(ws.OpContinuation, false, "x"), 100)), every: 20 * time.Millisecond},
-	{name: "a length of 2^63", first: hostileUpgrade + hostileLength(1<<63)},
-	{name: "a length of 2^62", first: hostileUpgrade + hostileLength(1<<62)},
-	{name: "no mask", first: hostileUpgrade + "\x81\x0e" + `{"op":"AUTH"}x`},
-	{name: "pings, and reads nothing", first: hostileUpgrade, rest: again(hostileFrame(ws.OpPing, true, strings.Repeat("p", 125))), every: 20 * time.Millisecond, deaf: true},
-	{name: "AUTH with guessed tokens", first: hostileUpgrade, rest: again(hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"guessed"}`)), every: time.Millisecond},
-	{name: "AUTH with guessed tokens, slowly", first: hostileUpgrade, rest: again(hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"guessed"}`)), every: 500 * time.Millisecond},
-	{name: "escapes in a frame", first: hostileUpgrade + hostileFrame(ws.OpText, true, "{\"op\":\"\x1b[31m\\n\\u001b\",\"corr\":\"\\u0000\\r\\n\"}") + hostileFrame(ws.OpText, true, "{\"op\":\"AUTH\",\"token\":\"guessed\",\"name\":\"\\u001b[2J\\n\"}")},
-	{name: "random bytes", rest: random, every: 10 * time.Millisecond},
-	{name: "random bytes after the upgrade", first: hostileUpgrade, rest: random, every: 20 * time.Millisecond},
-	{name: "AUTH, and a length of 2^62", first: hostileUpgrade + hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"`+hostileToken+`"}`) + hostileLength(1<<62)},
-	{name: "AUTH, and fragments of a byte", first: hostileUpgrade + hostileFrame(ws.OpText, true, `{"op":"AUTH","token":"`+hostileToken+`"}`) + hostileFrame(ws.OpText, false, "x"),
-		rest: again(strings.Repeat(hostileFrame(ws.OpContinuation, false, "x"), 100)), every: 10 * time.Millisecond},
-}
-
-// hostiles attack a hub and see how long each of them is let.
-type hostiles struct {
-	hub    *hubProcess
-	closed atomic.Int64
-	latest atomic.Int64
-}
-
-// attack does one thing until the hub has closed the connection.
-func (h *hostiles) attack(t *testing.T, k *hostileKind, rnd *rand.Rand) {
-	addr := h.hub.ws
-	if rnd.IntN(2) == 0 && !strings.HasPrefix(k.first, hostileUpgrade) {
-		addr = h.hub.http
-	}
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Errorf("%s: %v", k.name, err)
-		return
-	}
-	defer conn.Close()
-	if k.deaf {
-		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10) // a larger one is only later
-	}
-	began := time.Now()
-	_ = conn.SetDeadline(began.Add(watchdog))
-	over := make(chan struct{})
-	said := make(chan struct{})
-	go func() {
-		defer close(said)
-		_, err := io.WriteString(conn, k.first)
-		for err == nil && k.rest != nil {
-			select {
-			case <-over:
-				return
-			case <-time.After(k.every):
-				_, err = io.WriteString(conn, k.rest(rnd))
-			}
-		}
-	}()
-	if k.deaf {
-		<-said // a write fails
-	}
-	_, err = io.Copy(io.Discard, conn)
-	if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
-		t.Errorf("%s: not closed within %s", k.name, watchdog)
-	}
-	took := int64(time.Since(began))
-	close(over)
-	conn.Close()
-	<-said
-	h.closed.Add(1)
-	k.closed.Add(1)
-	for _, latest := range []*atomic.Int64{&h.latest, &k.latest} {
-		if (k.deaf || strings.Contains(k.first, hostileToken)) && latest == &h.latest {
-			continue // it sees it late, or has shown a right
-		}
-		for was := latest.Load(); was < took && !latest.CompareAndSwap(was, took); was = latest.Load() {
-		}
-	}
-}
-
-// kinds says of each kind how many there were, and after how long the last of them was closed.
-func (h *hostiles) kinds() (lines []string) {
-	for i := range hostileKinds {
-		k := &hostileKinds[i]
-		lines = append(lines, fmt.Sprintf("%6.2f s at most: %d x %s", time.Duration(k.latest.Load()).Seconds(), k.closed.Load(), k.name))
-	}
-	slices.Sort(lines)
-	return lines
 }
 
 // TestStalledConsumers: tails that stop reading are closed with 1013, each with no more memory than
