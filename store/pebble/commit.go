@@ -109,7 +109,6 @@ func (s *Store) Commit(ctx context.Context, units []*store.Unit, sync bool) erro
 		return err
 	}
 	defer s.leave()
-	s.commits.Add(1)
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	if err := ctx.Err(); err != nil {

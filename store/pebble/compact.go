@@ -308,9 +308,7 @@ func (p *compactionStep) walk() (whole bool, err error) {
 		upTo, visit = p.target.tombstones, p.bury
 	}
 	from := max(p.next, p.removed.from())
-	pace := p.s.pace()
 	for valid := p.scan.SeekGE(appendEventKey(nil, p.topic.id, from)); valid; valid = p.scan.Next() {
-		pace.turn()
 		offset := eventOffset(p.scan.Key())
 		if offset > upTo {
 			break

@@ -91,9 +91,7 @@ func (p *compactionStep) compactKeys() error {
 		}
 		valid = p.keys.SeekGE(p.at)
 	}
-	pace := p.s.pace()
 	for read := 0; valid && read < p.s.compacting.entries && k.hasRoom(); read++ {
-		pace.turn()
 		k.visit(p.keys.Key())
 		valid = p.keys.Next()
 	}

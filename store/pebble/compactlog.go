@@ -100,9 +100,7 @@ func (p *compactionStep) openWindow() error {
 func (p *compactionStep) scanWindow() error {
 	w := &p.s.whole
 	valid := p.keys.SeekGE(w.scanned)
-	pace := p.s.pace()
 	for n := 0; valid && n < p.s.compacting.entries; n++ {
-		pace.turn()
 		if offset := keyOffset(p.keys.Key()); offset <= p.target.compacted {
 			w.live++
 			if offset >= w.from && offset < w.to {
@@ -168,9 +166,7 @@ func (p *compactionStep) readPiece() error {
 		return nil
 	}
 	p.events = p.scan
-	pace := p.s.pace()
 	for valid := p.scan.SeekGE(appendEventKey(nil, p.topic.id, p.next)); valid; valid = p.scan.Next() {
-		pace.turn()
 		offset := eventOffset(p.scan.Key())
 		if offset >= w.to {
 			break

@@ -279,9 +279,7 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 	read, sizes := 0, &r.s.indexSizes
 	r.from = from
 	seen := 0
-	pace := r.s.pace()
 	for valid := events.First(); valid; valid = events.Next() {
-		pace.turn()
 		offset := eventOffset(events.Key())
 		if read >= sizes.step || len(r.entries) >= sizes.keys || r.memory >= sizes.memory || offset-from > math.MaxUint32 ||
 			seen >= sizes.least && r.s.sweeper.stepping.isAwaited() {
@@ -331,13 +329,11 @@ func (k *keySorter) add(key []byte, offset uint64) {
 func (r *indexRun) sorted() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		var key []byte
-		pace := r.s.pace()
 		for _, list := range r.lists {
 			key = appendKeyPrefix(key[:0], r.topic.id, list.key)
 			prefix := len(key)
 			for at := list.last; at >= 0; at = r.entries[at].before {
 				key = binary.BigEndian.AppendUint64(key[:prefix], ^(r.from + uint64(r.entries[at].offset)))
-				pace.turn()
 				if !yield(key) {
 					return
 				}

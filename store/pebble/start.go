@@ -49,7 +49,6 @@ func (s *Store) Start(ctx context.Context, units []*store.Unit) (wait func() err
 			s.leave()
 		}
 	}()
-	s.commits.Add(1)
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	p, err := s.start(units)

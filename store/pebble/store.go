@@ -57,9 +57,6 @@ type Store struct {
 	// after committing.
 	indexing sync.Mutex
 
-	// commits counts those that were begun.
-	commits atomic.Uint64
-
 	// committing serialises Commit and guards what follows.
 	committing sync.Mutex
 	commit     commit

@@ -52,10 +52,6 @@ import (
 // Every is the least time between two passes over a topic, where Options say nothing else.
 const Every = 10 * time.Second
 
-// politeRest is for how many times the length of a step the goroutine rests after it while others commit. The
-// store itself rests for as long as it works in the step.
-const politeRest = 1
-
 // Policies say which topics are compacted.
 type Policies interface {
 	// AnyCompaction reports whether some topic, there or not, is compacted.

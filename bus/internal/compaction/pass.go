@@ -182,7 +182,7 @@ func (r *Runtime) steps(ctx context.Context, topic string) error {
 		}
 		before := commits
 		if commits = r.opts.Commits(); commits != before {
-			if err := rounds.Rest(ctx, began, politeRest); err != nil {
+			if err := rounds.Rest(ctx, began); err != nil {
 				return err
 			}
 		}

@@ -42,9 +42,9 @@ import (
 const (
 	// retryAfter is the rest of a topic after a step that failed.
 	retryAfter = time.Minute
-	// While others commit the goroutine rests after a step for politeRest of its length, in per cent, and at most for
-	// longestRest. The store itself rests for as long as it works in the step.
-	politeRest  = 25
+	// politeRest is for how many times the length of a step the goroutine rests after it while
+	// others commit, at most for longestRest.
+	politeRest  = 1
 	longestRest = 10 * time.Second
 )
 

@@ -184,7 +184,7 @@ func (r *Runtime) build(topic string) (again bool, err error) {
 	r.note(topic, p)
 	before := r.commits
 	if r.commits = r.opts.Commits(); r.commits != before {
-		r.rest(min(time.Since(began)*politeRest/100, longestRest))
+		r.rest(min(politeRest*time.Since(began), longestRest))
 	}
 	return true, nil
 }

@@ -38,7 +38,8 @@ const (
 	// longestSleep is how long a topic waits at most for a moment of the wall clock, which may be
 	// set meanwhile.
 	longestSleep = time.Hour
-	// longestRest is for how long Rest rests at most.
+	// politeRest is for how many times the length of a step Rest rests, at most for longestRest.
+	politeRest  = 4
 	longestRest = time.Second
 )
 
@@ -301,10 +302,10 @@ func (r *Runtime) pass(e *entry) {
 	}
 }
 
-// Rest rests after a step that began at a time, for so many times the length of the step, so that others get on. It
-// ends with ctx, and returns its error then.
-func Rest(ctx context.Context, began time.Time, times int) error {
-	timer := time.NewTimer(min(time.Duration(times)*time.Since(began), longestRest))
+// Rest rests after a step that began at a time, so that others get on. It ends with ctx, and returns
+// its error then.
+func Rest(ctx context.Context, began time.Time) error {
+	timer := time.NewTimer(min(politeRest*time.Since(began), longestRest))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

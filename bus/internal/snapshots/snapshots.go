@@ -55,12 +55,8 @@ import (
 // Kept is how many snapshots of a topic are kept.
 const Kept = 2
 
-const (
-	// every is the least time between two snapshots of a topic.
-	every = time.Second
-	// politeRest is for how many times the length of a step the goroutine rests after it while others commit.
-	politeRest = 4
-)
+// every is the least time between two snapshots of a topic.
+const every = time.Second
 
 // Row is the payload of an event that has the value of one key.
 type Row struct {

@@ -148,7 +148,7 @@ func (w *writing) flush(ctx context.Context) error {
 	}
 	before := w.commits + 1 // its own
 	if w.commits = w.runtime.opts.Commits(); w.commits > before {
-		if err := rounds.Rest(ctx, w.began, politeRest); err != nil {
+		if err := rounds.Rest(ctx, w.began); err != nil {
 			return err
 		}
 	}
