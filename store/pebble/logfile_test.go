@@ -1,9 +1,13 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -210,5 +214,78 @@ func TestSpareLogsOnFailingDisk(t *testing.T) {
 	isRemoval := func(op errorfs.Op) bool { return op.Kind == errorfs.OpRemove && isLog(op.Path) }
 	if met, err := end(1, isRemoval, closing); !met || err != nil {
 		t.Errorf("a log cannot be removed: %v, %v; want true and no error", met, err)
+	}
+}
+
+// BenchmarkLogSync is a small write to a log and its sync, on the disk of temporary files: with blocks and size ahead, as
+// logs are written; with blocks ahead alone, as Pebble's are; and with neither.
+func BenchmarkLogSync(b *testing.B) {
+	const ahead = 64 << 20
+	for name, open := range map[string]func(vfs.File) vfs.File{
+		"ahead":  func(f vfs.File) vfs.File { return newLogFile(f, new(atomic.Int64)) },
+		"blocks": func(f vfs.File) vfs.File { _ = f.Preallocate(0, ahead); return f },
+		"none":   func(f vfs.File) vfs.File { return f },
+	} {
+		b.Run(name, func(b *testing.B) {
+			file, err := vfs.Default.Create(filepath.Join(b.TempDir(), "000001.log"), vfs.WriteCategoryUnspecified)
+			if err != nil {
+				b.Fatal(err)
+			}
+			f := open(file)
+			text := make([]byte, 400)
+			for b.Loop() {
+				if _, err := f.Write(text); err != nil {
+					b.Fatal(err)
+				}
+				if err := f.SyncData(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := f.Close(); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestLogHasItsSize: a log that was closed has the size of what was written to it, whatever it had ahead, and before that
+// zeros at its end, also where it was used before.
+func TestLogHasItsSize(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "000001.log")
+	if runtime.GOOS != "linux" {
+		t.Log("nothing is allocated ahead here")
+	}
+	for _, reuse := range []bool{false, true} {
+		file, err := vfs.Default.Create(path, vfs.WriteCategoryUnspecified)
+		if reuse {
+			file, err = vfs.Default.ReuseForWrite(path, path+".new", vfs.WriteCategoryUnspecified)
+			path += ".new"
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := newLogFile(file, new(atomic.Int64))
+		text := bytes.Repeat([]byte("x"), 300<<10)
+		for range 3 {
+			if _, err := f.Write(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ahead := bytes.Trim(bytes.TrimLeft(content, "x"), "\x00"); runtime.GOOS == "linux" && (len(content) <= 3*len(text) || len(ahead) != 0) {
+			t.Errorf("a log of %d bytes that is written has %d, and among these after its end %.20q", 3*len(text), len(content), ahead)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Size() != int64(3*len(text)) {
+			t.Errorf("a log of %d bytes that is closed has %v, %v", 3*len(text), info.Size(), err)
+		}
+		if err := os.Truncate(path, 100<<10); err != nil { // shorter than it becomes
+			t.Fatal(err)
+		}
 	}
 }
