@@ -23,7 +23,10 @@ import (
 // and the journal in both cases: every event that got its receipt is there, and of the groups nothing that the
 // model does not know.
 func TestRandomHistoriesOfLeaders(t *testing.T) {
-	tryHistories(t, testsize.Of(120, 15), newWorldOfLeaders)
+	tryHistories(t, testsize.Of(120, 15), func(t *rapid.T) *world {
+		j := memory.New(memory.Options{EntryBytes: historyEntry})
+		return newWorldOver(t, func() journal.Journal { return j.Open() })
+	})
 	t.Logf("%d times another hub has led", takeovers)
 	if takeovers < 10 {
 		t.Error("the histories have no takeovers")
@@ -33,14 +36,17 @@ func TestRandomHistoriesOfLeaders(t *testing.T) {
 // takeovers counts the leads after the first of each history.
 var takeovers int
 
+// historyEntry is how large an entry of a history may be: larger commits are divided.
+const historyEntry = 4 << 10
+
 // sharedJournal is the journal of a history.
 type sharedJournal struct {
-	journal *memory.Journal
-	leads   int
+	open  func() journal.Journal // as a hub does that starts
+	leads int
 }
 
-func newWorldOfLeaders(t *rapid.T) *world {
-	d := &disk{mem: vfs.NewCrashableMem(), clock: &skewed{}, shared: &sharedJournal{journal: memory.New(memory.Options{EntryBytes: 4 << 10})}}
+func newWorldOver(t *rapid.T, open func() journal.Journal) *world {
+	d := &disk{mem: vfs.NewCrashableMem(), clock: &skewed{}, shared: &sharedJournal{open: open}}
 	w := newWorld(t, d.open(t), d.clock)
 	w.disk = d
 	w.steps = append(slices.Clone(w.steps), step{"power loss", 3, (*world).powerLoss}, step{"hold appends", 3, (*world).holdFsyncs})
@@ -49,20 +55,20 @@ func newWorldOfLeaders(t *rapid.T) *world {
 
 // heldJournal is a journal that answers when the disk of the world says so.
 type heldJournal struct {
-	*memory.Handle
+	journal.Journal
 	disk *disk
 }
 
 func (j heldJournal) Append(ctx context.Context, after uint64, entry []byte) error {
 	j.disk.pass()
-	return j.Handle.Append(context.WithoutCancel(ctx), after, entry) // however long that took: no pause before it is tried again
+	return j.Journal.Append(context.WithoutCancel(ctx), after, entry) // however long that took: no pause before it is tried again
 }
 
 // ledStore is a store that leads the journal.
 type ledStore struct {
 	*pebble.Store // and so a store.Pipeline
 	leader        *journal.Leader
-	handle        *memory.Handle
+	handle        journal.Journal
 }
 
 func (s ledStore) Close() error {
@@ -78,7 +84,7 @@ func (d *disk) lead(t *rapid.T) store.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handle := d.shared.journal.Open()
+	handle := d.shared.open()
 	log := journal.New(heldJournal{handle, d})
 	at := d.follow(t, r, handle, log)
 	if d.shared.leads++; d.shared.leads > 1 {
@@ -96,7 +102,7 @@ func (d *disk) lead(t *rapid.T) store.Store {
 }
 
 // follow applies all that the journal has, and returns the position of its end.
-func (d *disk) follow(t *rapid.T, r *pebble.Replica, handle *memory.Handle, log *journal.Log) journal.Position {
+func (d *disk) follow(t *rapid.T, r *pebble.Replica, handle journal.Journal, log *journal.Log) journal.Position {
 	last, err := handle.Last(context.Background())
 	if err != nil {
 		t.Fatal(err)

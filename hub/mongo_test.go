@@ -23,11 +23,7 @@ func TestMongoAway(t *testing.T) {
 	if mongotest.Real() {
 		t.Skip("the server is not the test's to kill")
 	}
-	server, err := mongotest.Start(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Kill()
+	server := mongotest.Own(t)
 	cfg := hub.Config{
 		Store: t.TempDir(), WSAddr: "127.0.0.1:0", HTTPAddr: "localhost:0", OpsAddr: "[::1]:0", Grace: 5 * time.Second,
 		Journal: strings.TrimSuffix(server.URI, "/") + "/away", MemberID: "hub1", Lease: time.Second,

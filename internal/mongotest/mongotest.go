@@ -67,6 +67,25 @@ func StartOver(dir, postgres string) (*Server, error) {
 	return s, s.Restart()
 }
 
+// Own returns a server that only this test uses, and that ends with it: over PostgreSQL where FERRETDB_OVER says so. Where
+// there is a real server it is that one, which is shared, and no Kill and no Restart may be called.
+func Own(t testing.TB) *Server {
+	t.Helper()
+	if Real() {
+		return &Server{URI: os.Getenv(Env)}
+	}
+	postgres := ""
+	if OverPostgres() {
+		postgres = pgtest.Start(t).Database(t)
+	}
+	s, err := StartOver(t.TempDir(), postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Kill() })
+	return s
+}
+
 // Restart starts the server after a Kill, on the address that it had, with its data.
 func (s *Server) Restart() (err error) {
 	listen := "127.0.0.1:0"

@@ -43,7 +43,7 @@ func (l *Log) settle(ctx context.Context, at uint64, entry []byte) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, ErrHole) && lost.lasts():
+		case errors.Is(err, ErrHole) && lost.lasts(), errors.Is(err, ErrForeign):
 			return diverged(at, err)
 		case errors.Is(err, ErrTooLarge):
 			return fmt.Errorf("append at %d: %w", at, err)

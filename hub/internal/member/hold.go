@@ -84,7 +84,7 @@ func (m *Member) announce(ctx context.Context, giveUp context.CancelCauseFunc, s
 	}
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
-	var said time.Time
+	var said, warned time.Time
 	for {
 		var err error
 		if time.Since(said) >= announceEvery || m.Room().isNearlyFull() {
@@ -96,7 +96,12 @@ func (m *Member) announce(ctx context.Context, giveUp context.CancelCauseFunc, s
 			giveUp(err)
 			return
 		}
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, journal.ErrForeign) && time.Since(warned) >= warnEvery: // it does not pass by itself
+			warned = time.Now()
+			m.opts.Logger.Warn("cannot say how this member is doing, and trim the journal; it is tried again", "error", err)
+		default:
 			m.opts.Logger.Debug("cannot say how this member is doing; it is tried again", "error", err)
 		}
 		select {

@@ -47,6 +47,8 @@ const (
 	// makes its copy durable and says so; where the journal is nearly full, that is each time too.
 	askEvery      = time.Second
 	announceEvery = 10 * time.Second
+	// warnEvery is how often the log has what keeps a member from that and does not pass.
+	warnEvery = time.Minute
 	// SeenWithin is for how long a member counts that does not say how it is doing, and
 	// seenWithinFull where the journal is nearly full.
 	SeenWithin     = 24 * time.Hour

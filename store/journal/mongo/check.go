@@ -68,6 +68,10 @@ func (j *Journal) checkServer(ctx context.Context) (err error) {
 	var b buildInfo
 	admin := j.client.Database("admin")
 	if err := admin.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&h); err != nil {
+		var server mongo.ServerError
+		if errors.As(err, &server) && server.HasErrorCode(codeAuthentication) {
+			return fmt.Errorf("the server does not let the user of the URL in, whose password or authSource may be another one: %w", err)
+		}
 		return fmt.Errorf("the servers are not reached, or do not answer: %w: %w", journal.ErrAway, err)
 	}
 	if err := admin.RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&b); err != nil {
@@ -149,6 +153,28 @@ func (j *Journal) checkMark(ctx context.Context) (err error) {
 	return &ConfigError{fmt.Sprintf("the collection %s has documents of somebody else, as %s", Entries, other), "the journal needs one that is empty"}
 }
 
+// checkBeside refuses documents of somebody else among the marks of trims and the members.
+func (j *Journal) checkBeside(ctx context.Context) error {
+	for _, order := range []int{-1, 1} {
+		if _, err := j.trimMark(ctx, order); err != nil {
+			return foreign(err)
+		}
+	}
+	cursor, err := j.members.Find(ctx, bson.D{})
+	if err == nil {
+		_, err = membersOf(ctx, cursor)
+	}
+	return foreign(err)
+}
+
+// foreign makes an error of a document of somebody else one of the configuration.
+func foreign(err error) error {
+	if errors.Is(err, journal.ErrForeign) {
+		return &ConfigError{err.Error(), "remove it: nobody but hubs writes there"}
+	}
+	return err
+}
+
 // writeMark writes the mark where it is not there. Another hub may do the same.
 func (j *Journal) writeMark(ctx context.Context) error {
 	if j.exists {
@@ -189,7 +215,10 @@ func (j *Journal) readMark(ctx context.Context) (bool, error) {
 
 // checkRights inserts what is there, and removes what is not: both change nothing.
 func (j *Journal) checkRights(ctx context.Context) error {
-	if _, err := j.entries.InsertOne(ctx, newMark()); !mongo.IsDuplicateKeyError(err) {
+	switch _, err := j.entries.InsertOne(ctx, newMark()); {
+	case err == nil:
+		return fmt.Errorf("the mark of the journal was gone from %s, and is there again", Entries)
+	case !mongo.IsDuplicateKeyError(err):
 		return fmt.Errorf("insert into %s: %w", Entries, err)
 	}
 	for _, c := range []*mongo.Collection{j.entries, j.trims, j.members} {
@@ -210,6 +239,7 @@ var nothing = "nothing" + strings.Repeat("-", 64)
 // Codes of the server.
 const (
 	codeUnauthorized      = 13
+	codeAuthentication    = 18
 	codeNamespaceNotFound = 26
 	codeOutOfDisk         = 14031
 	codeTooLarge          = 10334

@@ -40,6 +40,12 @@ func TestDatabasesThatAreNoJournal(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
+		"a document of eventhub_journal_trims is": func(t *testing.T, db *mongo.Database) {
+			insert(t, db.Collection(Trims), bson.D{{Key: "order", Value: 7}})
+		},
+		"a document of eventhub_journal_members is": func(t *testing.T, db *mongo.Database) {
+			insert(t, db.Collection(Members), bson.D{{Key: "_id", Value: "hub"}, {Key: "order", Value: 7}})
+		},
 		"eventhub_journal has the index epoch_1":       unique(Entries),
 		"eventhub_journal_trims has the index epoch_1": unique(Trims),
 	} {
@@ -191,6 +197,17 @@ func TestRightsAreChecked(t *testing.T) {
 	}
 }
 
+// TestWrongPassword: a user whom the server does not let in is no server that is away.
+func TestWrongPassword(t *testing.T) {
+	o, _ := newDatabase(t)
+	scheme, rest, _ := strings.Cut(o.URL, "://")
+	o.URL = scheme + "://nobody:wrong@" + rest[strings.LastIndex(rest, "@")+1:]
+	_, err := Look(limited(t), o)
+	if err == nil || errors.Is(err, journal.ErrAway) || !strings.Contains(err.Error(), "does not let the user of the URL in") || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("Look: %v", err)
+	}
+}
+
 func TestParseURL(t *testing.T) {
 	for text, want := range map[string]string{
 		"mongodb://h/hub":  "hub",
@@ -199,9 +216,12 @@ func TestParseURL(t *testing.T) {
 		"mongodb://u:p@a:1,b:2,c:3/hub?replicaSet=rs0": "hub",
 		"mongodb+srv://u:p@cluster.example.org/hub":    "hub",
 		"mongodb+srv://u:p%2F@cluster.example.org":     DefaultDatabase,
-		"mongodb:///hub":  "!it names no server",
-		"nats://h/hub":    `!its scheme is "nats"`,
-		"mongodb://h/a.b": `!the database is "a.b"`,
+		"mongodb:///hub":                                "!it names no server",
+		"nats://h/hub":                                  `!its scheme is "nats"`,
+		"mongodb://h/a.b":                               `!the database is "a.b"`,
+		"mongodb://h/local":                             "!the server's own",
+		"mongodb://u:p@h/admin?replicaSet=rs0":          "!authSource",
+		"mongodb://h/config":                            "!the server's own",
 		"mongodb://user:secret@h/hub?tls=perhaps":       "!tls",
 		"mongodb://user:sec/ret@h/hub":                  "!",
 		"mongodb://user:secret@h:port/hub":              "!",

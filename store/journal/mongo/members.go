@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"eventhub/store/journal"
@@ -23,6 +24,32 @@ type said struct {
 	ID   string    `bson:"_id"`
 	Says bson.Raw  `bson:"says"`
 	Seen time.Time `bson:"seen"`
+
+	member journal.Member // of Says
+}
+
+// membersOf reads the documents of members, with ErrForeign where one is none.
+func membersOf(ctx context.Context, cursor *mongo.Cursor) (docs []said, err error) {
+	defer cursor.Close(ctx)
+	for cursor.Next(ctx) {
+		var d said
+		err := cursor.Decode(&d)
+		var text []byte
+		if err == nil {
+			text, err = bson.MarshalExtJSON(d.Says, false, false)
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &d.member)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the members: %w: a document of %s is %.1000s: %w", journal.ErrForeign, Members, cursor.Current, err)
+		}
+		docs = append(docs, d)
+	}
+	if err := cursor.Err(); err != nil {
+		return nil, fmt.Errorf("read the members: %w", err)
+	}
+	return docs, nil
 }
 
 // Announce implements journal.Journal. Each member writes its own document only.
@@ -64,9 +91,9 @@ func (j *Journal) said(ctx context.Context) ([]journal.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	var docs []said
-	if err := cursor.All(ctx, &docs); err != nil {
-		return nil, fmt.Errorf("read the members: %w", err)
+	docs, err := membersOf(ctx, cursor)
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(docs, func(a, b said) int { return strings.Compare(a.ID, b.ID) })
 	last := time.Time{}
@@ -83,14 +110,7 @@ func (j *Journal) said(ctx context.Context) ([]journal.Member, error) {
 			}
 			continue
 		}
-		text, err := bson.MarshalExtJSON(d.Says, false, false)
-		if err != nil {
-			return nil, fmt.Errorf("read the member %q: %w", d.ID, err)
-		}
-		var m journal.Member
-		if err := json.Unmarshal(text, &m); err != nil {
-			return nil, fmt.Errorf("read the member %q: %w", d.ID, err)
-		}
+		m := d.member
 		m.ID, m.Seen = d.ID, d.Seen
 		all = append(all, m)
 	}

@@ -105,6 +105,8 @@ func ParseURL(text string) (Options, error) {
 		return Options{}, errors.New("it names no server")
 	case strings.ContainsAny(database, `/\. "$*<>:|`):
 		return Options{}, fmt.Errorf("the database is %q, which has a character that no name can have", database)
+	case database == "admin" || database == "local" || database == "config":
+		return Options{}, fmt.Errorf("the database is %q, which is the server's own; the database of the user is the option authSource", database)
 	case database == "":
 		database = DefaultDatabase
 	}
@@ -196,7 +198,7 @@ func Look(ctx context.Context, o Options) (*Journal, error) {
 	j.closed, j.close = context.WithCancel(context.Background())
 	db := j.client.Database(o.Database)
 	j.entries, j.trims, j.members = db.Collection(Entries), db.Collection(Trims), db.Collection(Members)
-	if err := j.check(ctx, j.checkServer, j.checkCollections, j.checkIndexes, j.checkMark); err != nil {
+	if err := j.check(ctx, j.checkServer, j.checkCollections, j.checkIndexes, j.checkMark, j.checkBeside); err != nil {
 		_ = j.Close()
 		return nil, err
 	}

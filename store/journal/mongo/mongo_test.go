@@ -142,11 +142,7 @@ func TestLeaders(t *testing.T) {
 	for name, single := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, err := mongotest.Start(t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { s.Kill() }()
+			s := mongotest.Own(t)
 			var mu sync.Mutex
 			var wires []*wire
 			e := engine(single, 0)

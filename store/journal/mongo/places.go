@@ -249,11 +249,41 @@ func (j *Journal) lastBySingles(ctx context.Context) (uint64, error) {
 		if t, err = j.trimmed(ctx); err != nil {
 			return 0, err
 		}
+		if low == 0 {
+			empty, err := j.isEmpty(ctx)
+			if err != nil {
+				return 0, err
+			}
+			if !empty {
+				continue
+			}
+		}
 		if high > t.upTo {
 			j.know(low)
 			return low, nil
 		}
 	}
+}
+
+// isEmpty looks whether there are entries where none was found at the first place: false where they have come since. Those of
+// which the marks of trims are lost are not taken for none, for a hub would begin the journal anew before them.
+func (j *Journal) isEmpty(ctx context.Context) (bool, error) {
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: key(0)}, {Key: "$lte", Value: lastKey}}}}
+	raw, err := j.entries.FindOne(ctx, filter, options.FindOne().SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "_id", Value: 1}})).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if id, _ := raw.Lookup("_id").StringValueOK(); id == key(1) {
+		return false, nil
+	}
+	t, err := j.trimmed(ctx)
+	if err == nil && t.upTo == 0 {
+		err = fmt.Errorf("%w: its first entry is %s, and %s does not say that those before were trimmed", journal.ErrDiverged, raw, Trims)
+	}
+	return false, err
 }
 
 // start returns a place that is taken, or how far the journal is trimmed.

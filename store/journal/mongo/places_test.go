@@ -239,6 +239,51 @@ func TestForeignDocument(t *testing.T) {
 	})
 }
 
+// TestForeignTrim: a document that somebody else puts among the marks of trims ends the leader, and is no server that does not answer.
+func TestForeignTrim(t *testing.T) {
+	eachWay(t, func(t *testing.T, j *Journal, db *mongo.Database) {
+		leader, err := journal.New(j).Lead(limited(t), journal.Position{}, "hub-1", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leader.Close()
+		insert(t, db.Collection(Trims), bson.D{{Key: "order", Value: 7}})
+		wait := leader.Append([]byte("one"), 1)
+		select {
+		case <-leader.Ended():
+			_, err := wait()
+			fails(t, "Append", err, journal.ErrDiverged)
+			fails(t, "Append", err, journal.ErrForeign)
+		case <-limited(t).Done():
+			t.Error("the leader goes on")
+		}
+	})
+}
+
+// TestLostTrims: a journal whose marks of trims are lost is no empty one, which a hub would begin.
+func TestLostTrims(t *testing.T) {
+	eachWay(t, func(t *testing.T, j *Journal, db *mongo.Database) {
+		fill(t, j, 6)
+		if err := j.Trim(limited(t), 4); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Collection(Trims).Drop(limited(t)); err != nil {
+			t.Fatal(err)
+		}
+		fresh := &Journal{database: j.database, client: j.client, entries: j.entries, trims: j.trims, members: j.members, single: j.single, closed: j.closed}
+		leader, err := journal.New(fresh).Lead(limited(t), journal.Position{}, "hub-1", 1)
+		if err == nil {
+			_ = leader.Close()
+		}
+		if err == nil || j.single && !errors.Is(err, journal.ErrDiverged) {
+			t.Errorf("Lead: %v", err)
+		}
+		if n, err := j.entries.CountDocuments(limited(t), bson.D{}); n != 3 || err != nil {
+			t.Errorf("there are %d documents, %v", n, err)
+		}
+	})
+}
+
 // TestLastFromFar: the end is found from where the handle stands, wherever that is.
 func TestLastFromFar(t *testing.T) {
 	o, _ := newDatabase(t)

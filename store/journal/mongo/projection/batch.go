@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -104,8 +106,14 @@ func (p *Projection) flush(ctx context.Context) error {
 	return p.tell(ctx, n)
 }
 
-// tell says in the head how far a rebuild is.
+// tell says in the head how far a rebuild is, and looks every now and then whether there is a wish for one: a pass may take
+// long where there is much to write.
 func (p *Projection) tell(ctx context.Context, wrote uint64) error {
+	if time.Since(p.looked) >= lookEvery {
+		if err := p.lookForWish(ctx); err != nil {
+			return err
+		}
+	}
 	if p.head.Reset == p.head.Done {
 		return nil
 	}
@@ -134,11 +142,11 @@ func (p *Projection) insert(ctx context.Context, docs []*document) error {
 	if !errors.As(err, &failed) || failed.WriteConcernError != nil {
 		return p.insertSingly(ctx, docs, err)
 	}
-	var there []string
+	var there []*document
 	for _, e := range failed.WriteErrors {
 		d := docs[e.Index]
 		if mongo.IsDuplicateKeyError(e) {
-			there = append(there, d.id)
+			there = append(there, d)
 		} else if err := p.insertPlain(ctx, d, e); err != nil {
 			return err
 		}
@@ -148,17 +156,16 @@ func (p *Projection) insert(ctx context.Context, docs []*document) error {
 
 // insertSingly inserts documents one by one where the server refuses them together for what one of them is.
 func (p *Projection) insertSingly(ctx context.Context, docs []*document, cause error) error {
-	var server mongo.ServerError
-	if !errors.As(cause, &server) || !server.HasErrorCode(codeBadValue) {
+	if !refusesForm(cause) {
 		return fmt.Errorf("insert %d events: %w", len(docs), cause)
 	}
-	var there []string
+	var there []*document
 	for _, d := range docs {
 		_, err := p.events.InsertOne(ctx, bson.Raw(d.raw))
 		switch {
 		case err == nil:
 		case mongo.IsDuplicateKeyError(err):
-			there = append(there, d.id)
+			there = append(there, d)
 		default:
 			if err := p.insertPlain(ctx, d, err); err != nil {
 				return err
@@ -168,38 +175,63 @@ func (p *Projection) insertSingly(ctx context.Context, docs []*document, cause e
 	return p.areThere(ctx, there)
 }
 
-const codeBadValue = 2
+// codesOfForm are what a server says of a document that it never takes: bad value, failed to parse, wrong type, too deep, invalid BSON,
+// a name with $, an invalid reference, a name with a dot, too large, an index key too large. Any other refusal may pass.
+var codesOfForm = []int{2, 9, 14, 15, 22, 52, 55, 57, 10334, 17280}
+
+// noNUL is what PostgreSQL says under FerretDB of a NUL.
+const noNUL = "SQLSTATE 22P05"
+
+// refusesForm reports whether a server takes a document only in another form.
+func refusesForm(err error) bool {
+	var server mongo.ServerError
+	return errors.As(err, &server) && (slices.ContainsFunc(codesOfForm, server.HasErrorCode) || server.HasErrorMessage(noNUL))
+}
 
 // insertPlain inserts an event as a text that the server refuses as a document.
 func (p *Projection) insertPlain(ctx context.Context, d *document, cause error) error {
-	var server mongo.ServerError
-	if d.plain != nil || !errors.As(cause, &server) && !errors.As(cause, new(mongo.WriteError)) {
+	if d.plain != nil || !refusesForm(cause) {
 		return fmt.Errorf("insert %s: %w", d.id, cause)
 	}
-	raw := bson.Raw(d.raw)
-	topic, _ := raw.Lookup("topic").StringValueOK()
-	life, _ := raw.Lookup("life").AsInt64OK()
-	if err := d.flatten(topic, uint64(life), p.epoch); err != nil {
+	if err := d.makePlain(p.epoch); err != nil {
 		return err
 	}
-	d.raw = d.plain
 	if _, err := p.events.InsertOne(ctx, bson.Raw(d.plain)); err != nil && !mongo.IsDuplicateKeyError(err) {
 		return fmt.Errorf("insert %s as a text, after %w: %w", d.id, cause, err)
 	}
 	return nil
 }
 
-// areThere makes sure that what was refused as a duplicate is a document of an event, and not one of
-// somebody else with its topic and offset.
-func (p *Projection) areThere(ctx context.Context, ids []string) error {
-	if len(ids) == 0 {
+// areThere makes sure that what was refused as a duplicate is the document of that event, and not one of
+// somebody else with its _id, or its topic and offset.
+func (p *Projection) areThere(ctx context.Context, docs []*document) error {
+	if len(docs) == 0 {
 		return nil
 	}
-	n, err := p.events.CountDocuments(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}})
-	if err == nil && n != int64(len(ids)) {
-		err = fmt.Errorf("the collection %s has documents of somebody else, in place of some from %s to %s: move them", Events, ids[0], ids[len(ids)-1])
+	missing := make(map[string]*document, len(docs))
+	ids := make([]string, len(docs))
+	for i, d := range docs {
+		ids[i], missing[d.id] = d.id, d
 	}
-	return err
+	o := options.Find().SetProjection(bson.D{{Key: "offset", Value: 1}, {Key: "id", Value: 1}, {Key: "life", Value: 1}})
+	found, err := p.events.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, o)
+	if err != nil {
+		return err
+	}
+	defer found.Close(ctx)
+	for found.Next(ctx) {
+		id, _ := found.Current.Lookup("_id").StringValueOK()
+		if d := missing[id]; d != nil && d.isOf(found.Current) {
+			delete(missing, id)
+		}
+	}
+	if err := found.Err(); err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the collection %s has documents of somebody else in place of %d events, as %s: move them", Events, len(missing), slices.Min(slices.Collect(maps.Keys(missing))))
+	}
+	return nil
 }
 
 // takeBack removes what was inserted while another hub led.
@@ -218,8 +250,30 @@ func (p *Projection) flushStates(ctx context.Context, b *batch) error {
 		for key, d := range keys {
 			models = append(models, p.stateModel(key, d.raw))
 		}
-		if err := p.write(ctx, p.state(t), models); err != nil {
+		err := p.write(ctx, p.state(t), models)
+		if refusesForm(err) {
+			err = p.writeStatesSingly(ctx, t, keys)
+		}
+		if err != nil {
 			return fmt.Errorf("write the state of topic %q: %w", t.at.Topic, err)
+		}
+	}
+	return nil
+}
+
+// writeStatesSingly writes states one by one where the server refuses them together, and one that it refuses by itself with the
+// event as a text.
+func (p *Projection) writeStatesSingly(ctx context.Context, t *topic, keys map[string]*document) error {
+	for key, d := range keys {
+		err := p.write(ctx, p.state(t), []mongo.WriteModel{p.stateModel(key, d.raw)})
+		if refusesForm(err) && d.plain == nil {
+			if err := d.makePlain(p.epoch); err != nil {
+				return err
+			}
+			err = p.write(ctx, p.state(t), []mongo.WriteModel{p.stateModel(key, d.raw)})
+		}
+		if err != nil {
+			return fmt.Errorf("key %q: %w", key, err)
 		}
 	}
 	return nil
@@ -242,7 +296,11 @@ func (p *Projection) flushPositions(ctx context.Context, b *batch) error {
 		return fmt.Errorf("write the positions: %w", err)
 	}
 	if matched != int64(len(models)) {
-		return errFenced
+		if err := p.fenced(ctx, p.positions); err != nil {
+			return err
+		}
+		p.lost = true
+		return fmt.Errorf("the collection %s has lost positions; all is made anew", Positions)
 	}
 	for t := range b.touched {
 		t.written = t.at
@@ -256,7 +314,7 @@ func (p *Projection) write(ctx context.Context, c *mongo.Collection, models []mo
 }
 
 // writeCounted writes changes in any order, and returns how many found a document. One that inserts a document which is
-// there was kept from it by a higher epoch.
+// there was kept from it by a higher epoch, or by somebody else's.
 func (p *Projection) writeCounted(ctx context.Context, c *mongo.Collection, models []mongo.WriteModel) (matched int64, err error) {
 	most := mostModels
 	if p.opts.Ferret {
@@ -266,7 +324,7 @@ func (p *Projection) writeCounted(ctx context.Context, c *mongo.Collection, mode
 		n := min(most, len(models))
 		r, err := c.BulkWrite(ctx, models[:n], options.BulkWrite().SetOrdered(false))
 		if mongo.IsDuplicateKeyError(err) {
-			return matched, errFenced
+			return matched, p.occupied(ctx, c, err)
 		}
 		if err != nil {
 			return matched, err
@@ -275,4 +333,25 @@ func (p *Projection) writeCounted(ctx context.Context, c *mongo.Collection, mode
 		models = models[n:]
 	}
 	return matched, nil
+}
+
+// fenced returns errFenced where another hub with a higher epoch has written to a collection.
+func (p *Projection) fenced(ctx context.Context, c *mongo.Collection) error {
+	err := c.FindOne(ctx, bson.D{{Key: "epoch", Value: bson.D{{Key: "$gt", Value: p.epoch}}}}).Err()
+	switch {
+	case err == nil:
+		return errFenced
+	case !errors.Is(err, mongo.ErrNoDocuments):
+		return fmt.Errorf("look for another hub in %s: %w", c.Name(), err)
+	}
+	return nil
+}
+
+// occupied says whose document is in the place of one that was to be written.
+func (p *Projection) occupied(ctx context.Context, c *mongo.Collection, cause error) error {
+	if err := p.fenced(ctx, c); err != nil {
+		return err
+	}
+	// The cause is no server's error any more: nothing is to be written in another form.
+	return fmt.Errorf("the collection %s has documents of somebody else in place of the hub's: move them: %v", c.Name(), cause) //nolint:errorlint // see above
 }

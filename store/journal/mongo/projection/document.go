@@ -58,6 +58,24 @@ func encode(topic string, item store.Item, life, epoch uint64) (*document, error
 	return d, nil
 }
 
+// encode is encode, with the form that the server takes.
+func (p *Projection) encode(topic string, item store.Item, life uint64) (*document, error) {
+	d, err := encode(topic, item, life, p.epoch)
+	if err != nil || d.key == p.key([]byte(d.key)) {
+		return d, err
+	}
+	d.key = p.key([]byte(d.key))
+	return d, d.makePlain(p.epoch)
+}
+
+// key is the key of an event as documents have it: PostgreSQL under FerretDB takes no NUL, which is the sign for it there.
+func (p *Projection) key(key []byte) string {
+	if !p.opts.Ferret {
+		return string(key)
+	}
+	return strings.ReplaceAll(string(key), "\x00", "\u2400")
+}
+
 // framed adds what the projection has besides the event's own fields.
 func (d *document) framed(topic string, fields bson.D, life, epoch uint64) bson.D {
 	all := bson.D{{Key: "_id", Value: d.id}, {Key: "topic", Value: topic}, {Key: "offset", Value: int64(d.offset)}}
@@ -67,6 +85,25 @@ func (d *document) framed(topic string, fields bson.D, life, epoch uint64) bson.
 		}
 	}
 	return append(all, bson.E{Key: "life", Value: int64(life)}, bson.E{Key: "epoch", Value: int64(epoch)})
+}
+
+// isOf reports whether a document that is there is the one of this event.
+func (d *document) isOf(there bson.Raw) bool {
+	offset, _ := there.Lookup("offset").AsInt64OK()
+	id, _ := there.Lookup("id").StringValueOK()
+	_, alive := there.Lookup("life").AsInt64OK()
+	return alive && uint64(offset) == d.offset && id == string(eventhub.Record(d.item.Record).ID())
+}
+
+// makePlain makes the document one with the event as a text.
+func (d *document) makePlain(epoch uint64) error {
+	topic, _ := bson.Raw(d.raw).Lookup("topic").StringValueOK()
+	life, _ := bson.Raw(d.raw).Lookup("life").AsInt64OK()
+	if err := d.flatten(topic, uint64(life), epoch); err != nil {
+		return err
+	}
+	d.raw = d.plain
+	return nil
 }
 
 // flatten makes plain: the fields that indexes have, and the event as a text.
@@ -79,8 +116,11 @@ func (d *document) flatten(topic string, life, epoch uint64) (err error) {
 	if event.CommittedTS != 0 {
 		fields = append(fields, bson.E{Key: "committed_ts", Value: event.CommittedTS})
 	}
-	if event.Key != "" {
-		fields = append(fields, bson.E{Key: "key", Value: event.Key})
+	if d.key != "" {
+		fields = append(fields, bson.E{Key: "key", Value: d.key})
+	}
+	if d.null { // what looks for the ends of keys finds it
+		fields = append(fields, bson.E{Key: "payload", Value: nil})
 	}
 	fields = append(fields, bson.E{Key: "json", Value: strings.ToValidUTF8(string(d.item.Record), "�")})
 	d.plain, err = bson.Marshal(d.framed(topic, fields, life, epoch))

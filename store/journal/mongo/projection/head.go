@@ -71,14 +71,16 @@ func Check(ctx context.Context, db *mongo.Database) error {
 }
 
 func hasHead(ctx context.Context, db *mongo.Database) (bool, error) {
-	var h head
-	err := db.Collection(Positions).FindOne(ctx, byHead()).Decode(&h)
-	switch {
-	case errors.Is(err, mongo.ErrNoDocuments):
+	raw, err := db.Collection(Positions).FindOne(ctx, byHead()).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return false, nil
-	case err != nil:
+	}
+	if err != nil {
 		return false, fmt.Errorf("read the collection %s: %w", Positions, err)
-	case h.Kind != headKind:
+	}
+	var h head
+	switch err := bson.Unmarshal(raw, &h); {
+	case err != nil || h.Kind != headKind:
 		return false, &mongojournal.ConfigError{What: fmt.Sprintf("the collection %s has a document of somebody else at _id %q", Positions, headID), Want: elsewhere}
 	case h.Version != Version:
 		return false, &mongojournal.ConfigError{What: fmt.Sprintf("they have version %d, and this program has version %d", h.Version, Version), Want: "a hub of that version writes them"}
@@ -89,9 +91,13 @@ func hasHead(ctx context.Context, db *mongo.Database) (bool, error) {
 // elsewhere is what to do about documents of somebody else.
 const elsewhere = "move them, give the journal a database of its own, or switch the projections off (project: off)"
 
+// notOurs finds what no hub has written: its documents have an epoch, also where somebody has dropped the head.
+var notOurs = bson.D{{Key: "epoch", Value: bson.D{{Key: "$exists", Value: false}}}, {Key: "_id", Value: bson.D{{Key: "$ne", Value: askedID}}}}
+
+// checkEmpty refuses documents of somebody else where there is no head.
 func checkEmpty(ctx context.Context, db *mongo.Database) error {
 	for _, name := range []string{Positions, Events, Cursors} {
-		other, err := db.Collection(name).FindOne(ctx, bson.D{}, options.FindOne().SetProjection(bson.D{{Key: "_id", Value: 1}})).Raw()
+		other, err := db.Collection(name).FindOne(ctx, notOurs, options.FindOne().SetProjection(bson.D{{Key: "_id", Value: 1}})).Raw()
 		switch {
 		case errors.Is(err, mongo.ErrNoDocuments):
 		case err != nil:
@@ -177,6 +183,13 @@ func (p *Projection) ensure(ctx context.Context) error {
 		return err
 	}
 	h := bson.D{{Key: "_id", Value: headID}, {Key: "kind", Value: headKind}, {Key: "version", Value: Version}, {Key: "epoch", Value: p.epoch}}
+	exists, err := hasHead(ctx, p.db)
+	if err == nil && !exists { // what there may be nobody has counted: somebody has dropped the head
+		err = p.removeAll(ctx)
+	}
+	if err != nil {
+		return err
+	}
 	if _, err := p.positions.InsertOne(ctx, h); err != nil && !mongo.IsDuplicateKeyError(err) {
 		return fmt.Errorf("make the collection %s: %w", Positions, err)
 	}
@@ -199,12 +212,13 @@ func (p *Projection) begin(ctx context.Context) error {
 		return err
 	}
 	asked, err := askedOf(ctx, p.db)
-	if err == nil && asked != p.head.Reset {
+	if err == nil && (p.lost || asked != p.head.Reset) {
 		err = p.reset(ctx, asked)
 	}
 	if err != nil {
 		return err
 	}
+	p.lost = false
 	if err := p.load(ctx); err != nil {
 		return err
 	}
@@ -336,10 +350,16 @@ func (p *Projection) finish(ctx context.Context, place uint64) error {
 			return err
 		}
 	}
+	return p.lookForWish(ctx)
+}
+
+// lookForWish returns errAsked where somebody has asked for a rebuild that is not begun.
+func (p *Projection) lookForWish(ctx context.Context) error {
 	asked, err := askedOf(ctx, p.db)
 	if err == nil && asked != p.head.Reset {
 		err = errAsked
 	}
+	p.looked = time.Now()
 	return err
 }
 

@@ -62,7 +62,8 @@ const (
 const (
 	// gather is how long after a commit a pass begins, so that what comes together is written together.
 	gather = 100 * time.Millisecond
-	// lookEvery is how often ":head" is looked at where nothing is committed.
+	// lookEvery is how often ":head" is looked at where nothing is committed, and whether there is a wish for a rebuild
+	// in a long pass.
 	lookEvery = 10 * time.Second
 	// leastRetry and mostRetry are between two attempts where the database refuses or is away.
 	leastRetry = 250 * time.Millisecond
@@ -128,7 +129,10 @@ type Projection struct {
 	batch   batch
 	head    head // as it was last read
 	indexed bool
+	lost    bool      // positions are gone that this hub has written: all is to be made anew
+	looked  time.Time // when it last looked for a wish for a rebuild
 	warned  time.Time
+	long    map[string]bool // topics whose names are too long for a collection of their state
 	failing bool
 }
 

@@ -67,11 +67,12 @@ func (p *Projection) reset(ctx context.Context, asked string) error {
 	if err := p.dropStates(ctx); err != nil {
 		return err
 	}
-	// The positions first: without them nothing counts as being there.
-	for _, c := range []*mongo.Collection{p.positions, p.cursors, p.events} {
-		if _, err := c.DeleteMany(ctx, p.mine(slices.Clone(topicsOnly))); err != nil {
-			return fmt.Errorf("remove everything from %s: %w", c.Name(), err)
-		}
+	if err := p.removeAll(ctx); err != nil {
+		return err
+	}
+	p.indexed = false // somebody may have dropped the collections with them
+	if err := p.ensure(ctx); err != nil {
+		return err
 	}
 	var whole uint64
 	for info, err := range store.AllTopics(ctx, topicsOf{p.source}, "") {
@@ -82,6 +83,17 @@ func (p *Projection) reset(ctx context.Context, asked string) error {
 	}
 	p.opts.Logger.Info("the projections are made anew", "events", whole)
 	return p.writeHead(ctx, bson.D{{Key: "reset", Value: asked}, {Key: "wrote", Value: int64(0)}, {Key: "whole", Value: whole}})
+}
+
+// removeAll removes all documents that hubs have written up to this one.
+func (p *Projection) removeAll(ctx context.Context) error {
+	// The positions first: without them nothing counts as being there.
+	for _, c := range []*mongo.Collection{p.positions, p.cursors, p.events} {
+		if _, err := c.DeleteMany(ctx, p.mine(slices.Clone(topicsOnly))); err != nil {
+			return fmt.Errorf("remove everything from %s: %w", c.Name(), err)
+		}
+	}
+	return nil
 }
 
 // dropStates drops the collections of states that positions name.

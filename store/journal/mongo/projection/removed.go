@@ -98,7 +98,7 @@ func (p *Projection) compact(ctx context.Context, t *topic, info *store.TopicInf
 		newest := make(map[string]uint64)
 		for _, item := range page.Items {
 			if from = item.Offset + 1; item.Offset <= info.Compacted && len(item.Record.Key()) > 0 {
-				newest[string(item.Record.Key())] = item.Offset
+				newest[p.key(item.Record.Key())] = item.Offset
 			}
 		}
 		if len(page.Items) == 0 {
@@ -274,12 +274,34 @@ func (p *Projection) state(t *topic) *mongo.Collection {
 	return p.db.Collection(StatePrefix + t.at.Topic)
 }
 
-// asks reports whether the current state of a topic is asked for.
+// asks reports whether the current state of a topic is asked for, and can have a collection.
 func (p *Projection) asks(name string) bool {
 	for _, pattern := range p.opts.State {
 		if pattern.Match(name) {
-			return true
+			return p.fits(name)
 		}
+	}
+	return false
+}
+
+const (
+	// mostNamespace is how many bytes database, dot and collection have at most, and mostFerret the collection over FerretDB.
+	mostNamespace = 255
+	mostFerret    = 235
+)
+
+// fits reports whether the state of a topic can have a collection, and warns once where not.
+func (p *Projection) fits(name string) bool {
+	n := len(StatePrefix) + len(name)
+	if len(p.db.Name())+1+n <= mostNamespace && (!p.opts.Ferret || n <= mostFerret) {
+		return true
+	}
+	if !p.long[name] {
+		if p.long == nil {
+			p.long = make(map[string]bool)
+		}
+		p.long[name] = true
+		p.opts.Logger.Warn("the state of a topic is not kept: its name is too long for a collection", "topic", name)
 	}
 	return false
 }
@@ -305,7 +327,18 @@ func (p *Projection) prepareState(ctx context.Context, t *topic) error {
 	return nil
 }
 
+// fillState fills the collection of the state of a topic. What a hub has left there of which no position says so goes before.
 func (p *Projection) fillState(ctx context.Context, t *topic) error {
+	other, err := p.state(t).FindOne(ctx, notOurs, options.FindOne().SetProjection(bson.D{{Key: "_id", Value: 1}})).Raw()
+	switch {
+	case err == nil:
+		return fmt.Errorf("the collection %s has documents of somebody else, as %s: move them", p.state(t).Name(), other)
+	case !errors.Is(err, mongo.ErrNoDocuments):
+		return err
+	}
+	if _, err := p.state(t).DeleteMany(ctx, p.mine(bson.D{})); err != nil {
+		return err
+	}
 	var page store.Batch
 	for from := max(t.at.Horizon, 1); from <= t.at.Through; {
 		page.Reset()
@@ -319,7 +352,7 @@ func (p *Projection) fillState(ctx context.Context, t *topic) error {
 			if from = item.Offset + 1; item.Offset > t.at.Through {
 				return nil
 			}
-			d, err := encode(t.at.Topic, item, t.at.Life, p.epoch)
+			d, err := p.encode(t.at.Topic, item, t.at.Life)
 			if err != nil {
 				return err
 			}

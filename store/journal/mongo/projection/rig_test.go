@@ -188,9 +188,10 @@ func (r *rig) same() {
 			r.t.Fatal(err)
 		}
 		for _, item := range page.Items {
-			text := fmt.Sprintf("%s %s", item.Record.ID(), item.Record.Key())
+			key := r.p.key(item.Record.Key())
+			text := fmt.Sprintf("%s %s", item.Record.ID(), key)
 			want[eventID(info.Name, item.Offset)] = text
-			if key := string(item.Record.Key()); key != "" {
+			if key != "" {
 				if newest[key] = text; item.Record.IsTombstone() {
 					delete(newest, key)
 				}

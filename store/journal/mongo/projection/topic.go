@@ -94,9 +94,12 @@ func (p *Projection) once(ctx context.Context, name string, why *hint) (again bo
 	case err != nil:
 		return false, err
 	}
-	groups, err := p.source.ListGroups(ctx, name) // before the events: a cursor is at one of these
+	groups, err := p.source.ListGroups(ctx, name) // before the head of the events: a cursor is at one of these
 	if err != nil {
 		return false, err
+	}
+	if now, err := p.source.Topic(ctx, name); err == nil && now.Life == info.Life {
+		info.Head = now.Head
 	}
 	if t == nil {
 		if info.Head == 0 && len(groups) == 0 {
@@ -175,7 +178,7 @@ func (p *Projection) claim(ctx context.Context, t *topic, life uint64) error {
 	case errors.Is(err, mongo.ErrNoDocuments):
 		at.Topic, at.Life = name, life
 	case mongo.IsDuplicateKeyError(err):
-		return errFenced
+		return p.occupied(ctx, p.positions, err)
 	case err != nil:
 		return err
 	default:
@@ -191,10 +194,11 @@ func (p *Projection) claim(ctx context.Context, t *topic, life uint64) error {
 	return nil
 }
 
-// takeEvents adds the events that are not there to the batch.
+// takeEvents adds the events that are not there to the batch, up to the head that was read: what comes meanwhile is
+// noted, and so of the next pass. Otherwise a topic that gets more than is written would be the only one for ever.
 func (p *Projection) takeEvents(ctx context.Context, t *topic, info *store.TopicInfo) (again bool, err error) {
 	var page store.Batch
-	for {
+	for t.at.Through < info.Head {
 		page.Reset()
 		if err := p.source.Read(ctx, info.Name, t.at.Through+1, readEvents, readBytes, &page); err != nil {
 			return false, err
@@ -210,7 +214,7 @@ func (p *Projection) takeEvents(ctx context.Context, t *topic, info *store.Topic
 			break
 		}
 		for _, item := range page.Items {
-			d, err := encode(info.Name, item, info.Life, p.epoch)
+			d, err := p.encode(info.Name, item, info.Life)
 			if err != nil {
 				return false, fmt.Errorf("offset %d: %w", item.Offset, err)
 			}
