@@ -224,7 +224,15 @@ type Redriver interface {
 	// Requeue publishes the event of a dead letter again with another payload, to its
 	// topic and so to all groups, and marks the dead letter, in one atomic step. The
 	// new event has the key, headers, tags and sid of the original, and its id in
-	// caused_by. The same payload again is a duplicate. topic is as in DeadLetterQuery,
-	// offset the dead letter's.
+	// caused_by. topic is as in DeadLetterQuery, offset the dead letter's.
+	//
+	// It is done once: the same payload again is a duplicate, and of several who requeue one
+	// dead letter at once, each with another payload, one publishes and the others get
+	// CodeConflict. So does who requeues one that has a mark already.
 	Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error)
+
+	// RequeueIf is Requeue of a dead letter that has so many marks, as its caller has seen
+	// them: it is refused with CodeConflict if there are more by now. MaxRedriveMarks
+	// means that they do not matter.
+	RequeueIf(ctx context.Context, topic string, offset uint64, payload []byte, marks int, by string) (eventhub.Receipt, error)
 }

@@ -100,7 +100,7 @@ func (l *letterRig) step() {
 			Topic: topic, All: draw(1, "all") > 0, Limit: draw(2, "limit")}})
 	case what < 20:
 		offset := uint64(1 + draw(3, "letter"))
-		_, _ = l.bus.Requeue(ctx, topic, offset, []byte(`"anew"`), "me")
+		_, _ = l.bus.RequeueIf(ctx, topic, offset, []byte(`"anew"`), admin.MaxRedriveMarks, "me")
 	case what < 21:
 		start := rapid.SampledFrom([]eventhub.Start{eventhub.Earliest, eventhub.Latest}).Draw(l.t, "seek to")
 		_, _ = l.bus.SeekGroup(ctx, topic, group, start, true)

@@ -179,14 +179,24 @@ func (w *world) requeue() {
 	topic := rapid.SampledFrom(slices.Sorted(maps.Keys(w.rows))).Draw(w.t, "of")
 	d := w.rows[topic][rapid.IntRange(0, len(w.rows[topic])-1).Draw(w.t, "letter")]
 	payload := rapid.SampledFrom([]string{`"better"`, `"still better"`}).Draw(w.t, "payload")
-	r, err := w.bus.Requeue(context.Background(), d.Topic, d.Offset, []byte(payload), payload)
+	seen := rapid.IntRange(0, len(d.Marks)).Draw(w.t, "marks")
+	r, err := w.bus.RequeueIf(context.Background(), d.Topic, d.Offset, []byte(payload), seen, payload)
+	stale := seen < min(len(d.Marks), admin.MaxRedriveMarks)
+	if stale && eventhub.ErrorCode(err) == eventhub.CodeConflict {
+		synctest.Wait()
+		n := len(d.Marks)
+		if w.readMarks(); len(d.Marks) != n {
+			w.t.Fatalf("Requeue of %+v, of %d marks, was refused, and has left marks", d, seen)
+		}
+		return
+	}
 	if err != nil {
 		w.t.Fatalf("Requeue of %+v: %v", d, err)
 	}
 	source := w.topic(d.Topic)
 	w.receipt(eventhub.Event{Topic: d.Topic, ID: r.ID, Key: source.keys[d.Event-1], Tags: source.tags[d.Event-1]}, r)
 	known := slices.ContainsFunc(d.Marks, func(m admin.RedriveMark) bool { return m.RequeuedAs == r.ID })
-	if r.Duplicate != known {
+	if r.Duplicate != known || stale && !known {
 		w.t.Fatalf("Requeue of %+v as %s: %+v", d, payload, r)
 	}
 	synctest.Wait()

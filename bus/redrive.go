@@ -47,36 +47,6 @@ func (b *Bus) DeadLetters(ctx context.Context, q admin.DeadLetterQuery, visit fu
 	return b.letters.Each(ctx, q, &redriveLists{bus: b}, visit)
 }
 
-// Requeue implements admin.Redriver.
-func (b *Bus) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error) {
-	var none eventhub.Receipt
-	q := admin.DeadLetterQuery{Topic: topic, Offsets: []uint64{offset}, All: true}
-	var events publish.Events
-	err := b.DeadLetters(ctx, q, func(d *admin.DeadLetter) error {
-		e, mark, err := deadletter.Requeue(d, payload, by)
-		if err == nil {
-			err = events.Add(&e, time.Now(), b.topics)
-		}
-		if err == nil {
-			err = events.AddMade(&mark)
-		}
-		return err
-	})
-	if err != nil {
-		return none, err
-	}
-	if events.Bytes() == 0 {
-		return none, eventhub.Errorf(eventhub.CodeUnknownID, "the event at offset %d of topic %q is no dead letter", offset, deadletter.Topic(topic))
-	}
-	job := publish.NewUnit(&events)
-	job.Durable = true
-	receipts, err := b.publishUnit(ctx, job, "the event may or may not be requeued")
-	if err != nil {
-		return none, err
-	}
-	return receipts[0], nil
-}
-
 // redrive is one call of Redrive.
 type redrive struct {
 	bus      *Bus

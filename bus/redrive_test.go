@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,7 +230,7 @@ func TestRedriveMoreOftenThanMarksAreShown(t *testing.T) {
 			if n < times {
 				in.Ack(byLease(got[0]))
 				if n%7 == 0 { // marks of another kind between them
-					if _, err := r.bus.Requeue(context.Background(), "t", 1, fmt.Append(nil, n), "me"); err != nil {
+					if _, err := r.bus.RequeueIf(context.Background(), "t", 1, fmt.Append(nil, n), admin.MaxRedriveMarks, "me"); err != nil {
 						t.Fatal(err)
 					}
 					in.Ack(leases(in.Take())...)
@@ -344,6 +345,51 @@ func TestRequeue(t *testing.T) {
 		equal(t, "marks", words(len(marks), marks[0].By, marks[0].RequeuedAs == receipt.ID), "1 me true")
 		_, err = r.bus.Requeue(context.Background(), "t", letter.Offset, []byte(`{"good"`), "me")
 		wantCode(t, err, eventhub.CodeBadJSON)
+	})
+}
+
+// TestRequeueOfSeveralAtOnce: of those who requeue one dead letter with other payloads one publishes; the others are
+// refused, as are those who come later and have not seen its mark.
+func TestRequeueOfSeveralAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := context.Background()
+		const letters, people = 20, 3
+		r.publish("t", 1, letters)
+		r.deadLetterAll("t", "g")
+		for _, letter := range r.deadLetters(admin.DeadLetterQuery{Topic: "t"}) {
+			receipts, errs := make([]eventhub.Receipt, people), make([]error, people)
+			var all sync.WaitGroup
+			for i := range people {
+				all.Go(func() {
+					receipts[i], errs[i] = r.bus.Requeue(ctx, "t", letter.Offset, fmt.Append(nil, i), fmt.Sprint("person ", i))
+				})
+			}
+			all.Wait()
+			done := slices.IndexFunc(errs, func(err error) bool { return err == nil })
+			if done < 0 {
+				t.Fatal(errs)
+			}
+			for i, err := range errs {
+				if i != done && (eventhub.ErrorCode(err) != eventhub.CodeConflict || !strings.Contains(err.Error(), fmt.Sprint("person ", done, " has requeued"))) {
+					t.Errorf("person %d, after %d, gets %v", i, done, err)
+				}
+			}
+			again, err := r.bus.Requeue(ctx, "t", letter.Offset, fmt.Append(nil, done), "me")
+			equal(t, "the same again", words(again.ID == receipts[done].ID, again.Duplicate, err), "true true <nil>")
+		}
+		info, err := r.bus.Topic(ctx, "t")
+		equal(t, "head", words(info.Head, err), words(2*letters, "<nil>"))
+		marked := r.deadLetters(admin.DeadLetterQuery{Topic: "t", All: true})
+		equal(t, "marks", words(len(marked), len(marked[0].Marks)), words(letters, 1))
+		next, err := r.bus.RequeueIf(ctx, "t", marked[0].Offset, []byte("7"), 1, "me")
+		equal(t, "once more, knowing that", words(next.Offset, next.Duplicate, err), words(2*letters+1, false, "<nil>"))
+		_, err = r.bus.RequeueIf(ctx, "t", marked[0].Offset, []byte("8"), 1, "me")
+		wantCode(t, err, eventhub.CodeConflict)
+		q := redriveAll("t")
+		q.All, q.Offsets = true, []uint64{marked[1].Offset}
+		equal(t, "redriven", r.redrive(q).Redriven, 1)
+		_, err = r.bus.RequeueIf(ctx, "t", marked[1].Offset, []byte("8"), 1, "me")
+		wantCode(t, err, eventhub.CodeConflict)
 	})
 }
 

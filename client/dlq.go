@@ -263,12 +263,20 @@ func redriveDone(refusal error, body []byte) (*refusedRedrive, bool) {
 // Requeue implements admin.Redriver; by has no effect, because the hub knows who asks. When
 // the answer is lost it is not sent again; the caller may do so, since the same payload
 // again is a duplicate.
-func (a *Admin) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, _ string) (eventhub.Receipt, error) {
+func (a *Admin) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error) {
+	return a.RequeueIf(ctx, topic, offset, payload, 0, by)
+}
+
+// RequeueIf implements admin.Redriver, as Requeue does.
+func (a *Admin) RequeueIf(ctx context.Context, topic string, offset uint64, payload []byte, marks int, _ string) (eventhub.Receipt, error) {
 	var none eventhub.Receipt
 	if err := eventhub.ValidateStoredTopic(topic); err != nil {
 		return none, err
 	}
 	path := "/v1/dlq/" + topic + "/" + strconv.FormatUint(offset, 10) + "/requeue"
+	if marks != 0 {
+		path += "?marks=" + strconv.Itoa(marks)
+	}
 	ctx, release := a.bound(ctx)
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, answerWait, errSilent)

@@ -154,6 +154,21 @@ func TestRedriver(t *testing.T) {
 	}
 }
 
+// TestRequeueIf: who has not seen what was done is refused.
+func TestRequeueIf(t *testing.T) {
+	h := startHub(t, hub.Config{})
+	deadLetter(t, h, "t", "g", 1)
+	adm := adminOf(t, "http://"+h.HTTPAddr())
+	for _, step := range []struct {
+		marks int
+		want  eventhub.Code
+	}{{0, ""}, {0, eventhub.CodeConflict}, {1, ""}, {1, eventhub.CodeConflict}, {admin.MaxRedriveMarks, ""}} {
+		if _, err := adm.RequeueIf(bounded(t), "t", 1, fmt.Append(nil, time.Now().UnixNano()), step.marks, ""); eventhub.ErrorCode(err) != step.want {
+			t.Errorf("with %d marks: %v; want %q", step.marks, err, step.want)
+		}
+	}
+}
+
 // TestRedriverRefusals: the hub's codes, and what needs no hub.
 func TestRedriverRefusals(t *testing.T) {
 	h := startHub(t, hub.Config{})

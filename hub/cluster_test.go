@@ -118,7 +118,7 @@ func TestStandby(t *testing.T) {
 			t.Errorf("GET %s of the standby: %d %s", path, status, body)
 		}
 	}
-	for path, want := range map[string]int{"/livez": 200, "/metrics": 200, "/cursors": 503, "/": 200, "/console/app.js": 200, "/console/rights": 200, "/console/api/v1/topics": 503} {
+	for path, want := range map[string]int{"/livez": 200, "/metrics": 200, "/cursors": 503, "/": 200, "/console/app.js": 200, "/console/rights": 200, "/console/events?topic=a": 503, "/console/topics": 503, "/console/api/v1/topics": 503} {
 		if status, body := ask(t, "http://"+b.OpsAddr()+path); status != want {
 			t.Errorf("GET %s of the standby: %d %s; want %d", path, status, body, want)
 		}

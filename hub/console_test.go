@@ -53,7 +53,7 @@ func TestConsoleAsksWhoAsks(t *testing.T) {
 	if r, body := askAs(t, "", "GET", at+"/", "Upgrade", "websocket", "Connection", "Upgrade"); r.StatusCode != 404 || !strings.Contains(body, "operations listener") || !strings.Contains(body, "ws://"+h.WSAddr()) {
 		t.Errorf("a client that takes it for the hub: %d %s", r.StatusCode, body)
 	}
-	for _, path := range []string{"/console/api/v1/topics", "/console/rights", "/console/live"} {
+	for _, path := range []string{"/console/api/v1/topics", "/console/rights", "/console/live", "/console/events?topic=orders", "/console/topics"} {
 		for token, want := range map[string]int{"": 401, "wrong": 401} {
 			if r, body := askAs(t, token, "GET", at+path); r.StatusCode != want {
 				t.Errorf("%s with the token %q: %d %s", path, token, r.StatusCode, body)
@@ -81,7 +81,7 @@ func scoped(scope string) string {
 // TestNoConsole: where it is off nothing is there of it.
 func TestNoConsole(t *testing.T) {
 	h := start(t, hub.Config{Store: hub.MemoryStore, Console: hub.ConsoleOff, WSAddr: "127.0.0.1:0", HTTPAddr: "localhost:0", OpsAddr: "127.0.0.2:0"})
-	for _, path := range []string{"/", "/console/", "/console/app.js", "/console/live", "/console/rights", "/console/api/v1/topics"} {
+	for _, path := range []string{"/", "/console/", "/console/app.js", "/console/live", "/console/rights", "/console/events", "/console/api/v1/topics"} {
 		if r, body := askAs(t, "", "GET", "http://"+h.OpsAddr()+path); r.StatusCode != 404 || !strings.Contains(body, "operations listener") {
 			t.Errorf("%s: %d %s", path, r.StatusCode, body)
 		}

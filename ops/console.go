@@ -37,7 +37,7 @@ func (o *Ops) admitToConsole(r *http.Request) (console.Access, error) {
 	if err != nil {
 		return console.Access{}, err
 	}
-	to := console.Access{Name: access.Name, Inspector: access.Inspector, Tailer: access.Tailer, Connections: access.Connections, May: access.May, Expires: access.Expires, Revoked: access.Revoked}
+	to := console.Access{Name: access.Name, Inspector: access.Inspector, History: access.History, Tailer: access.Tailer, Connections: access.Connections, May: access.May, Expires: access.Expires, Revoked: access.Revoked}
 	if access.Shows != nil {
 		to.Shows, err = access.Shows()
 	}

@@ -129,7 +129,11 @@ func (r redriver) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.Redr
 }
 
 func (r redriver) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error) {
-	receipt, err := r.Redriver.Requeue(ctx, topic, offset, payload, by)
+	return r.RequeueIf(ctx, topic, offset, payload, 0, by)
+}
+
+func (r redriver) RequeueIf(ctx context.Context, topic string, offset uint64, payload []byte, marks int, by string) (eventhub.Receipt, error) {
+	receipt, err := r.Redriver.RequeueIf(ctx, topic, offset, payload, marks, by)
 	r.peer.did("requeue", topic, "", err)
 	return receipt, err
 }

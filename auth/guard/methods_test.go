@@ -43,9 +43,10 @@ var methods = map[string]asks{
 	"Topics": lists, "Patterns": lists, "Find": lists, "FindAmong": lists, "Effects": lists, "Correlated": lists, "DeadLetterTopics": lists, "SettingsEntries": lists,
 	"DeleteGroup": operates, "DeleteTopic": operates, "SeekGroup": operates, "SeekGroupIf": operates, "PauseGroup": operates, "ResumeGroup": operates,
 	"Import": operates, "Redrive": operates, "Trim": operates, "Erase": operates, "PlanSettings": operates, "SetTopic": operates, "UnsetTopic": operates,
-	"Requeue": {all: []policy.Action{policy.Admin, policy.Publish}},
-	"Backup":  operates, // everywhere
-	"TopicOf": {},       // for guards alone: no transport has it
+	"Requeue":   {all: []policy.Action{policy.Admin, policy.Publish}},
+	"RequeueIf": {all: []policy.Action{policy.Admin, policy.Publish}},
+	"Backup":    operates, // everywhere
+	"TopicOf":   {},       // for guards alone: no transport has it
 }
 
 // named are the texts that methods take which are no topic, by the method and place.

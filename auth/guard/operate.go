@@ -189,13 +189,18 @@ func (g *guard) Redrive(ctx context.Context, q admin.RedriveQuery) (admin.Redriv
 
 // Requeue implements admin.Redriver. It publishes what its caller says.
 func (g *guard) Requeue(ctx context.Context, topic string, offset uint64, payload []byte, by string) (eventhub.Receipt, error) {
+	return g.RequeueIf(ctx, topic, offset, payload, 0, by)
+}
+
+// RequeueIf implements admin.Redriver.
+func (g *guard) RequeueIf(ctx context.Context, topic string, offset uint64, payload []byte, marks int, by string) (eventhub.Receipt, error) {
 	_, source := letters(topic)
 	for _, a := range []policy.Action{policy.Admin, policy.Publish} {
 		if err := g.check(a, source, ""); err != nil {
 			return eventhub.Receipt{}, err
 		}
 	}
-	return g.engine.Requeue(ctx, topic, offset, payload, by)
+	return g.engine.RequeueIf(ctx, topic, offset, payload, marks, by)
 }
 
 // Trim implements admin.Remover.

@@ -277,7 +277,8 @@ func dlqRequeueCommand() *cobra.Command {
 		Long: `Publishes the event of the dead letter again, with PAYLOAD or, as -, what standard input
 has; without either with the payload that it had. The new event has the key, headers and
 tags of the original, and its id in caused_by. All groups of the topic get it. The dead
-letter is marked. The same payload again publishes nothing.`,
+letter is marked. The same payload again publishes nothing; a dead letter that was
+redriven or requeued already is refused, unless --if-marks says how many marks it has.`,
 		Example: `  eventhub dlq requeue orders 17 '{"item":"lamp","total":12.5}'
   eventhub dlq show orders 17 -o json | jq '.event.payload | .total = 12.5' | eventhub dlq requeue orders 17 -`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -290,6 +291,8 @@ letter is marked. The same payload again publishes nothing.`,
 			return words("TOPIC", "OFFSET")(cmd, args)
 		},
 	}
+	var marks int
+	cmd.Flags().IntVar(&marks, "if-marks", 0, "only if the dead letter has no more marks than so many, which 'dlq show' has")
 	format := formatFlag(cmd, listFormats)
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeDeadLetters(&r, true)
@@ -318,7 +321,7 @@ letter is marked. The same payload again publishes nothing.`,
 		}
 		defer adm.Close()
 		receipt, err := ask(cmd.Context(), &r, func(ctx context.Context) (eventhub.Receipt, error) {
-			return adm.Requeue(ctx, args[0], d.Offset, payload, "")
+			return adm.RequeueIf(ctx, args[0], d.Offset, payload, marks, "")
 		})
 		if err != nil {
 			return err

@@ -297,11 +297,29 @@ func (g *givenRedrive) query(topic string, apply bool) (q admin.RedriveQuery, er
 	return q, nil
 }
 
+// seenMarks reads how many marks of a dead letter its caller has seen.
+func seenMarks(r *http.Request) (int, error) {
+	given, err := parameters(r, "marks")
+	if err != nil {
+		return 0, err
+	}
+	text, ok := given["marks"]
+	if !ok {
+		return 0, nil
+	}
+	marks, err := strconv.Atoi(text)
+	if err != nil || marks < 0 {
+		return 0, eventhub.Errorf(eventhub.CodeBadRequest, "marks is %.20q; how many the dead letter showed is wanted", text)
+	}
+	return marks, nil
+}
+
 // requeue publishes the event of a dead letter again, with the body as its payload.
 func requeue(w http.ResponseWriter, r *http.Request, access Access) (reply, error) {
 	topic, q, err := letterOfPath(r)
+	marks := 0
 	if err == nil {
-		_, err = parameters(r)
+		marks, err = seenMarks(r)
 	}
 	if err != nil {
 		return reply{}, err
@@ -330,7 +348,7 @@ func requeue(w http.ResponseWriter, r *http.Request, access Access) (reply, erro
 	if err != nil {
 		payload = bytes.TrimSpace(body) // which is refused in the words of a publish
 	}
-	done, err := to.Requeue(r.Context(), topic, q.Offsets[0], payload, access.by(r))
+	done, err := to.RequeueIf(r.Context(), topic, q.Offsets[0], payload, marks, access.by(r))
 	if err != nil {
 		return reply{}, err
 	}

@@ -272,7 +272,7 @@ func TestDeadLetterPages(t *testing.T) {
 	check(t, "of a topic without", len(c.letters("/d.e").DeadLetters), "0")
 }
 
-// TestRequeue: the event comes again with another payload, once for each payload.
+// TestRequeueOverHTTP: the event comes again with another payload, once, unless its caller has seen that.
 func TestRequeueOverHTTP(t *testing.T) {
 	c := caller{t, startHub(t, hub.MemoryStore)}
 	c.deadLetter("t", "g", 2)
@@ -280,7 +280,9 @@ func TestRequeueOverHTTP(t *testing.T) {
 	c.dlqInto(&first, "POST", "/t/2/requeue", " {\"n\": 7.0}\n")
 	status, answer, _ := c.dlq("POST", "/t.dlq/"+c.letters("/t?all=1&offsets=2").DeadLetters[0].ID+"/requeue", `{"n":7.0}`)
 	check(t, "the same again", words(status, answer), fmt.Sprintf(`200 {"id":%q,"offset":3,"duplicate":true}`+"\n", first.ID))
-	c.dlqInto(&second, "POST", "/t/2/requeue", `null`)
+	status, answer, _ = c.dlq("POST", "/t/2/requeue", `null`)
+	check(t, "another payload", words(status, strings.Contains(answer, `"code":"conflict"`), strings.Contains(answer, "has requeued the dead letter at offset 2")), "409 true true")
+	c.dlqInto(&second, "POST", "/t/2/requeue?marks=1", `null`)
 	check(t, "another", words(second.Offset, second.ID != first.ID), "4 true")
 	item, err := c.h.Bus().Event(t.Context(), "t", first.ID)
 	if err != nil {
@@ -378,6 +380,7 @@ func TestDeadLetterProblems(t *testing.T) {
 		{"POST", "/t/1/requeue", large, 413, "too_large", "1048576"},
 		{"POST", "/t/1/requeue", large + strings.Repeat(" ", 128<<10), 413, "too_large", "the body has more than"},
 		{"POST", "/t/1/requeue?key=k", "1", 400, "bad_request", `"key"`},
+		{"POST", "/t/1/requeue?marks=-1", "1", 400, "bad_request", `marks is "-1"`},
 		{"POST", "/t/7/requeue", "1", 404, "unknown_id", "offset 7"},
 		{"POST", "/t/nobody/requeue", "1", 404, "unknown_id", `"nobody"`},
 		{"POST", "/nope/1/requeue", "1", 404, "unknown_id", `"nope"`},

@@ -88,7 +88,7 @@ var rules = []rule{
 	{"inbox/...", []string{"."}},
 	{"apidoc", nil},
 	{"apidoc/...", nil}, // gen, which makes the documents, and a module of its own that judges them
-	{"ops/console", []string{".", "admin", "internal/measure"}},
+	{"ops/console", []string{".", "admin", "internal/filter", "internal/measure"}},
 	{"ops", []string{".", "admin", "apidoc", "ops/console", "internal/..."}},
 	{"hub", []string{"hub/internal/...", ".", "admin", "auth", "auth/audit", "auth/guard", "auth/limits", "auth/policy", "ops", "ops/console", "bus", "gateway/...", "outbox", "outbox/outboxurl", "store", "store/journal", "store/journal/jetstream", "store/journal/mongo", "store/journal/mongo/projection", "store/memory", "store/pebble", "wire", "internal/..."}},
 	{"hubtest", []string{".", "admin", "client", "hub"}},

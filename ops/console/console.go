@@ -5,7 +5,10 @@
 //   - the live stream of the page, /console/live: once a second what the hub is doing, what
 //     is wrong now, worst first, and what the open page shows in detail (Live),
 //   - what the token of the page allows, /console/rights, so that a button that would be
-//     refused is not there (Rights).
+//     refused is not there (Rights),
+//   - the topics as a window, /console/topics: those in sight of all that a search finds,
+//   - the events of a topic as lines, /console/events: a page of them at a time, of which each has
+//     the beginning of its payload alone, from any place and also backwards.
 //
 // Everything else that the page shows or does goes through the HTTP API, which package hub
 // has at /console/api/ too, so that the page talks to one origin.
@@ -53,6 +56,8 @@ type Access struct {
 	Name string
 	// Inspector shows the groups and topics that the access allows; nil while the store is closed.
 	Inspector admin.Inspector
+	// History has the events that the access allows; nil where Inspector is.
+	History admin.History
 	// Tailer has the live tails that the access allows; nil where Inspector is.
 	Tailer Tailer
 	// Connections shows who is connected, to those who may see that; nil where Inspector is, or the
@@ -113,6 +118,7 @@ type Config struct {
 type Console struct {
 	cfg     Config
 	sampler sampler
+	names   nameList
 	streams chan struct{} // holds a token for each stream
 
 	stopping context.Context
@@ -149,5 +155,7 @@ func (c *Console) Stop() { c.stop() }
 func (c *Console) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /console/live", c.live)
 	mux.HandleFunc("GET /console/rights", c.rights)
+	mux.HandleFunc("GET /console/topics", c.topics)
+	mux.HandleFunc("GET /console/events", c.events)
 	mux.HandleFunc("/console/", c.files)
 }

@@ -69,6 +69,7 @@ type tail struct {
 	topic  string
 	filter *eventhub.Filter
 	handle eventhub.Subscription // nil while there is none; of the stream's goroutine alone
+	begun  bool                  // after says where it goes on, or begins
 	after  uint64                // where it goes on; set by the stream's goroutine while handle is nil, guarded by mu otherwise
 
 	mu    sync.Mutex
@@ -145,7 +146,7 @@ func newTail(q url.Values) (*tail, error) {
 		t.filter = &f
 	}
 	after, err := number(q, "after", 0, eventhub.MaxOffset)
-	t.after = uint64(after)
+	t.after, t.begun = uint64(after), q.Get("after") != "" // 0: the topic had no event when it stopped
 	if err == nil {
 		err = eventhub.ValidateStoredTopic(t.topic)
 	}
@@ -159,9 +160,10 @@ func (t *tail) show(ctx context.Context, s *sample, access *Access) (any, error)
 		return nil, err
 	}
 	if t.handle == nil {
-		if t.after == 0 || t.after > info.Head {
+		if !t.begun || t.after > info.Head {
 			t.after = info.Head
 		}
+		t.begun = true
 		if err := t.begin(ctx, access); err != nil {
 			return nil, err
 		}

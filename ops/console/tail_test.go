@@ -233,3 +233,26 @@ func TestConnections(t *testing.T) {
 		<-page.ended
 	})
 }
+
+// TestTailOfATopicWithoutEvents: it goes on where it stopped, which is before the first event.
+func TestTailOfATopicWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &river{}
+		cfg := tailing(r)
+		in := &rooms{topics: map[string]admin.TopicInfo{"orders": {Topic: "orders"}}}
+		cfg.Admit = func(*http.Request) (Access, error) { return Access{Name: "ops", Inspector: in, Tailer: r}, nil }
+		_, mux := open(t, cfg)
+		for _, query := range []string{"view=tail&topic=orders", "view=tail&topic=orders&after=0"} {
+			page := follow(t, mux, query)
+			page.message()
+			page.close()
+			<-page.ended
+			in.topics["orders"] = admin.TopicInfo{Topic: "orders", Head: 3}
+		}
+		for i, o := range r.opts {
+			if o.Start != eventhub.FromOffset(1) {
+				t.Errorf("the tail %d starts at %+v", i, o.Start)
+			}
+		}
+	})
+}

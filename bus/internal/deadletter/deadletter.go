@@ -22,11 +22,11 @@
 package deadletter
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"eventhub"
@@ -123,8 +123,8 @@ func Mark(id string, m *admin.RedriveMark) (eventhub.Event, error) {
 }
 
 // Requeue returns the event of a dead letter with another payload, for its topic, and the
-// mark of that.
-func Requeue(d *admin.DeadLetter, payload []byte, by string) (e, mark eventhub.Event, _ error) {
+// mark of that. Their ids follow from the dead letter and the number of marks that it has.
+func Requeue(d *admin.DeadLetter, payload []byte, marks int, by string) (e, mark eventhub.Event, _ error) {
 	letter, err := d.Record.Event(d.Offset)
 	if err != nil {
 		return e, mark, err
@@ -133,11 +133,7 @@ func Requeue(d *admin.DeadLetter, payload []byte, by string) (e, mark eventhub.E
 	if err := json.Unmarshal(letter.Payload, &p); err != nil {
 		return e, mark, err
 	}
-	var compact bytes.Buffer
-	if json.Compact(&compact, payload) != nil {
-		compact.Write(payload) // it is refused when it is encoded, with its position
-	}
-	sum := sha256.Sum256(append([]byte(d.ID+"\x00"), compact.Bytes()...))
+	sum := sha256.Sum256(strconv.AppendInt([]byte(d.ID+"\x00"), int64(marks), 10))
 	name := hex.EncodeToString(sum[:16])
 	e = eventhub.Event{
 		ID: "rq-" + name, Topic: d.Topic, Key: p.Event.Key, SID: p.Event.SID, Headers: p.Event.Headers, Tags: p.Event.Tags,

@@ -245,6 +245,25 @@ func (l *Letters) addMarks(ctx context.Context, d *admin.DeadLetter) (redrive st
 	return redrive, err
 }
 
+// CountMarks counts what was done about a dead letter, also what it does not show.
+func (l *Letters) CountMarks(ctx context.Context, d *admin.DeadLetter) (int, error) {
+	n := len(d.Marks)
+	if n < admin.MaxRedriveMarks {
+		return n, nil
+	}
+	n = 0
+	for after := (store.Place{}); ; {
+		places, err := l.markPlaces(ctx, d.ID, after, admin.MaxPage)
+		if err != nil {
+			return 0, err
+		}
+		if n += len(places); len(places) < admin.MaxPage {
+			return n, nil
+		}
+		after = places[len(places)-1]
+	}
+}
+
 // LastRedrive returns the last mark by which a dead letter was redriven, and its id; ""
 // where it was not. There may be more redrives than a dead letter shows marks.
 func (l *Letters) LastRedrive(ctx context.Context, letter string) (id string, _ admin.RedriveMark, _ error) {

@@ -1,5 +1,7 @@
 // Requests to the hub, and who is signed in. The token is in this module's memory, and nowhere else.
 
+import { parse } from "./exact.js";
+
 /** What the hub refused, or that it did not answer (status 0). */
 export class Problem extends Error {
   constructor(status, code, detail, more = {}) {
@@ -49,7 +51,7 @@ export async function send(method, at, { query = {}, body, headers = {}, signal 
   throw problem;
 }
 
-export const get = async (at, query, signal) => (await send("GET", at, { query, signal })).json();
+export const get = async (at, query, signal) => parse(await (await send("GET", at, { query, signal })).text());
 export const post = async (at, query, value) => (await send("POST", at, { query, body: value === undefined ? undefined : JSON.stringify(value) })).json();
 export const remove = async (at, query) => { await send("DELETE", at, { query }); };
 

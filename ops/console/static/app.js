@@ -4,7 +4,7 @@ import { html, render, useEffect, useReducer, useRef, useState } from "./vendor/
 import { forgetRights, get, session } from "./api.js";
 import { Live } from "./live.js";
 import { span, to } from "./words.js";
-import { cameBack } from "./parts.js";
+import { cameBack, signedIn } from "./parts.js";
 import { Overview } from "./overview.js";
 import { Group, Groups } from "./groups.js";
 import { Topic, Topics } from "./topics.js";
@@ -61,7 +61,7 @@ function SignIn({ why, onSignIn }) {
 function Banner({ live }) {
   const { message } = live;
   if (live.state === "away") {
-    return html`<p id="away" class="banner bad" role="alert">The hub does not answer. What you see is what it said last, ${span(Date.now() - (message?.ts ?? live.since))} ago. The page goes on by itself.</p>`;
+    return html`<p id="away" class="banner bad" role="alert">${live.why ?? "The hub does not answer."} What you see is what it said last, ${span(Date.now() - (message?.ts ?? live.since))} ago. The page goes on by itself.</p>`;
   }
   if (live.state === "forbidden") return html`<p class="banner bad" role="alert">${live.why}</p>`;
   if (message?.closed) {
@@ -83,9 +83,11 @@ function App() {
   const enter = async () => {
     try {
       setWho(await get("/console/rights"));
+      signedIn();
       live.current.start();
     } catch (problem) {
       if (problem.status === 401) return; // onRefused has said so
+      if (problem.status === 403) setWho(undefined); // what another token could see goes
       live.current.say(problem.status === 403 ? "forbidden" : "away", problem.message);
       if (problem.status !== 403) setTimeout(enter, 1_000);
     }
@@ -107,17 +109,17 @@ function App() {
   const { page, at, query, key } = where;
   const Page = page.one && at.length >= page.depth ? page.one : page.show;
   useEffect(() => { document.title = `${[...at].reverse().concat(page.title).join(" · ")} · Eventhub`; }, [key]);
-  const denied = live.current.state === "denied";
+  const denied = live.current.state === "denied", forbidden = live.current.state === "forbidden";
   return html`
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current.focus(); }}>Skip to the page</a>
     <header class="bar">
       <a class="brand" href=${to()}><img src="/console/icon.svg" alt="" width="22" height="22" />Eventhub</a>
       <nav aria-label="Pages"><ul>${pages.map((p) => html`<li><a href=${to(p.name)} aria-current=${p === page ? "page" : undefined}>${p.title}</a></li>`)}</ul></nav>
-      <div class="end"><span class="who" title="Signed in as">${denied ? "" : who?.name}</span><${Link} live=${live.current} /></div>
+      <div class="end"><span class="who" title="Signed in as">${denied || forbidden ? "" : who?.name}</span><${Link} live=${live.current} /></div>
     </header>
     <${Banner} live=${live.current} />
     <main id="main" ref=${main} tabindex="-1" data-stale=${live.current.state !== "open"}>
-      ${denied && html`<${SignIn} why=${live.current.why} onSignIn=${signIn} />`}
+      ${(denied || forbidden) && html`<${SignIn} why=${denied ? live.current.why : "Another token may show more."} onSignIn=${signIn} />`}
       ${who && html`<${Page} key=${page.name === "topics" ? at[0] : key.split("?")[0]} live=${live.current} at=${at} query=${query} who=${who} />`}
     </main>
     <footer class="foot dim">${who && `Eventhub ${live.current.message?.version ?? who.version}`}</footer>`;

@@ -3,6 +3,7 @@
 import { html, useEffect, useState } from "./vendor/ui.js";
 import { get, path, post, send } from "./api.js";
 import { Payload } from "./event.js";
+import { editable } from "./exact.js";
 import { Ask, Note, useLater, useLoad, useRights } from "./parts.js";
 import { ago, command, count, plural, time, to } from "./words.js";
 
@@ -29,8 +30,17 @@ function Redrive({ topic, group, query, title, flags, onClose }) {
   const [rate, setRate] = useState("1000");
   const { value: plan, problem } = useLoad(() => post(path("v1", "dlq", topic, "redrive"), query), []);
   const [progress, setProgress] = useState(undefined);
-  const run = async () => {
-    const response = await send("POST", path("v1", "dlq", topic, "redrive"), { query: { ...query, rate, apply: 1 }, headers: { accept: "application/x-ndjson" } });
+  const run = async (signal) => {
+    let gone = 0;
+    try {
+      return await apply(signal, (p) => { gone = p.redriven; setProgress(p); });
+    } catch (why) {
+      if (!signal.aborted) throw why;
+      return `Stopped, after ${plural(gone, "event")} or some more went back. The others stay; the same again goes on from there.`;
+    }
+  };
+  const apply = async (signal, onProgress) => {
+    const response = await send("POST", path("v1", "dlq", topic, "redrive"), { query: { ...query, rate, apply: 1 }, headers: { accept: "application/x-ndjson" }, signal });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "", last;
     for (;;) {
@@ -40,7 +50,7 @@ function Redrive({ topic, group, query, title, flags, onClose }) {
       rest = lines.pop();
       for (const line of lines) {
         const said = JSON.parse(line);
-        if (said.progress) setProgress(said.progress);
+        if (said.progress) onProgress(said.progress);
         else last = said;
       }
     }
@@ -48,7 +58,7 @@ function Redrive({ topic, group, query, title, flags, onClose }) {
     if (last.type === "about:blank") throw Object.assign(new Error(last.detail), { code: last.code });
     return `${plural(last.redriven, "event")} went back.${Object.entries(last.skipped ?? {}).map(([why, n]) => ` ${count(n)} ${skipped[why] ?? why}.`).join("")}`;
   };
-  return html`<${Ask} title=${title} action="Redrive" disabled=${!plan || plan.redriven === 0} run=${run} onClose=${onClose} command=${command("dlq", "redrive", topic, "--group", group, ...flags, "--rate", rate, "--apply")}>
+  return html`<${Ask} title=${title} action="Redrive" stops disabled=${!plan || plan.redriven === 0 || !(Number(rate) >= 1)} run=${run} onClose=${onClose} command=${command("dlq", "redrive", topic, "--group", group, ...flags, ...(rate === "" ? [] : ["--rate", rate]), "--apply")}>
     <p>Each event goes back to the group that gave it up, from attempt 1. The dead letters stay, marked.</p>
     <${Note} problem=${problem} />
     ${plan && html`<${Result} r=${progress ?? plan} />`}
@@ -58,23 +68,19 @@ function Redrive({ topic, group, query, title, flags, onClose }) {
 
 /** Publishes the event of a dead letter again, with a payload that somebody has mended. */
 function Requeue({ topic, letter, onClose }) {
-  const [text, setText] = useState(JSON.stringify(letter.event?.payload ?? null, null, 2));
+  const [text, setText] = useState(() => editable(letter.event?.payload ?? null));
   let wrong;
   try {
     JSON.parse(text);
   } catch (why) {
     wrong = { code: "bad_json", message: why.message };
   }
+  const marks = letter.marks?.length ?? 0; // what somebody else has done since is not done again
   const run = async () => {
-    const now = await get(path("v1", "dlq", topic, String(letter.offset)));
-    if (now.marks?.length > (letter.marks?.length ?? 0)) {
-      const { by, ts } = now.marks.at(-1);
-      throw Object.assign(new Error(`${by || "Somebody"} has ${now.state} it since you opened it, ${time(ts)}. Nothing was published.`), { code: "conflict" });
-    }
-    const receipt = await (await send("POST", path("v1", "dlq", topic, String(letter.offset), "requeue"), { body: text })).json();
+    const receipt = await (await send("POST", path("v1", "dlq", topic, String(letter.offset), "requeue"), { query: { marks }, body: text })).json();
     return `Published at offset ${receipt.offset}, with the id ${receipt.id}${receipt.duplicate ? ": it was there already" : ""}.`;
   };
-  return html`<${Ask} title=${`Requeue dead letter ${letter.offset} of ${topic}`} action="Requeue" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("dlq", "requeue", topic, letter.offset, text.length > 2000 ? "-" : text)}>
+  return html`<${Ask} title=${`Requeue dead letter ${letter.offset} of ${topic}`} action="Requeue" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("dlq", "requeue", topic, letter.offset, text.length > 2000 ? "-" : text, ...(marks > 0 ? ["--if-marks", marks] : []))}>
     <p>One event is published to ${topic}, to <b>all</b> its groups, with the key and headers of the original. The dead letter is marked.</p>
     <label class="block">Payload as JSON <textarea id="requeue-payload" rows="8" spellcheck="false" value=${text} onInput=${(e) => { setText(e.target.value); }}></textarea></label>
     <${Note} problem=${wrong} /></${Ask}>`;

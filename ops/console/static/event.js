@@ -2,14 +2,9 @@
 
 import { html, useState } from "./vendor/ui.js";
 import { get, path, send } from "./api.js";
+import { parse, written } from "./exact.js";
 import { Note, useLoad } from "./parts.js";
 import { count, doing, plural, time, to } from "./words.js";
-
-/** A number as it is written: JavaScript has no others than doubles. */
-class Written {
-  constructor(text) { this.text = text; }
-}
-const parse = (text) => JSON.parse(text, (_, value, context) => (typeof value === "number" && context?.source !== undefined && String(value) !== context.source ? new Written(context.source) : value));
 
 /** How many members of a value are shown at once, and how much of a text. */
 const some = 100, longText = 20_000;
@@ -19,9 +14,9 @@ function Tree({ name, value, open }) {
   const [shown, setShown] = useState(open);
   const [most, setMost] = useState(some);
   const label = name === undefined ? null : html`<span class="name">${name}: </span>`;
-  if (value === null || typeof value !== "object" || value instanceof Written) {
-    const text = value instanceof Written ? value.text : typeof value === "string" && value.length > longText ? `${JSON.stringify(value.slice(0, longText))}…` : JSON.stringify(value);
-    return html`<div class="leaf">${label}<span class=${value === null ? "null" : value instanceof Written ? "number" : typeof value}>${text}</span></div>`;
+  if (value === null || typeof value !== "object" || written(value) !== undefined) {
+    const text = written(value) ?? (typeof value === "string" && value.length > longText ? `${JSON.stringify(value.slice(0, longText))}…` : JSON.stringify(value));
+    return html`<div class="leaf">${label}<span class=${value === null ? "null" : written(value) !== undefined ? "number" : typeof value}>${text}</span></div>`;
   }
   const list = Array.isArray(value);
   const names = list ? value.length : Object.keys(value).length;

@@ -111,6 +111,7 @@ function Seek({ g, onClose }) {
 }
 
 function Act({ what, g, onClose }) {
+  const { current: epoch } = useRef(g.epoch);
   const at = path("v1", "topics", g.topic, "groups", g.group);
   const of = `${g.group} in ${g.topic}`;
   const out = g.in_flight === 0 ? "No event is with a member." : `The ${plural(g.in_flight, "event")} with members ${g.in_flight === 1 ? "stays" : "stay"} there and can be acked.`;
@@ -125,7 +126,11 @@ function Act({ what, g, onClose }) {
         <p>Deliveries go on: <b>${plural(g.lag, "event")}</b> ${g.lag === 1 ? "is" : "are"} not done, for <b>${plural(g.member_count, "member")}</b>.</p></${Ask}>`;
     case "delete":
       return html`<${Ask} title=${`Delete ${of}?`} action="Delete" danger command=${command("group", "rm", g.topic, g.group)} onClose=${() => { onClose(); }}
-        run=${async () => { await remove(at); return "The group is deleted."; }}>
+        run=${async () => {
+          if (g.epoch !== epoch) throw Object.assign(new Error("Somebody has moved this group, or made it again, since you were asked. Nothing was deleted."), { code: "conflict" });
+          await remove(at);
+          return "The group is deleted.";
+        }}>
         <p>The group goes for good: its cursor at <b>${count(g.cursor)}</b>, <b>${plural(g.in_flight, "lease")}</b>, and the knowledge of <b>${plural(g.lag, "event")}</b> that ${g.lag === 1 ? "is" : "are"} not done. Its <b>${plural(g.member_count, "member")}</b> ${g.member_count === 1 ? "is" : "are"} told. The events and the dead letters stay.</p></${Ask}>`;
     default:
       return html`<${Seek} g=${g} onClose=${onClose} />`;
@@ -160,6 +165,7 @@ export function Group({ live, at }) {
   const g = last.current;
   const trend = useTrend(live, fresh);
   const problem = live.message?.problem;
+  if (problem?.code === "forbidden") last.current = undefined; // another token could see it
   const now = live.message?.ts ?? Date.now();
   return html`<p class="crumbs"><a href=${to("groups")}>Groups</a> › ${topic}</p>
     <h1>${group} <span class="dim">in <a href=${to("topics", topic)}>${topic}</a></span></h1>

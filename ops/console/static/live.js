@@ -8,6 +8,9 @@ const silence = 6_000, again = [300, 1_000, 2_000, 3_000];
 /** How many messages the charts have: ten minutes. */
 const most = 600;
 
+/** What a view is about, whatever is searched for in it. */
+const subject = ({ view, topic, group }) => [view, Array.isArray(topic) ? "" : topic, group].join(" ");
+
 export class Live {
   /** changed is called with each message and each change of state. */
   constructor(changed, back) {
@@ -16,6 +19,7 @@ export class Live {
     this.serving = false;
     this.state = "connecting"; // open, away, denied, forbidden, resting
     this.why = undefined;
+    this.refusal = undefined; // why the hub does not show this view
     this.since = Date.now();
     this.message = undefined;
     this.history = { ts: [], published: [], delivered: [], acked: [], lag: [] };
@@ -32,7 +36,12 @@ export class Live {
   /** What the open page wants besides the overview. */
   show(view) {
     if (JSON.stringify(view) === JSON.stringify(this.view)) return;
+    // What was said of another view is not true of this one.
+    const another = subject(view) !== subject(this.view);
+    if (another && this.message) this.message = { ...this.message, view: undefined, problem: undefined, wrong: undefined, other: true };
     this.view = view;
+    this.refusal = undefined;
+    if (another) this.changed();
     if (this.state === "open" || this.state === "connecting") this.start();
   }
 
@@ -73,10 +82,11 @@ export class Live {
       this.abort = new AbortController();
       const { abort } = this;
       let watch;
+      let reason;
       const rearm = () => { clearTimeout(watch); watch = setTimeout(() => { abort.abort(); }, silence); };
       try {
         rearm();
-        const response = await send("GET", "/console/live", { query: this.view, signal: abort.signal });
+        const response = await send("GET", "/console/live", { query: this.refusal ? {} : this.view, signal: abort.signal });
         for await (const { event, data } of events(response)) {
           if (run !== this.run) return;
           rearm();
@@ -89,18 +99,25 @@ export class Live {
         if (run !== this.run) return;
         if (why.status === 401) { this.stop("denied", why.message); return; }
         if (why.status === 403) { this.stop("forbidden", why.message); return; }
+        if (why.status >= 400 && why.status < 500 && !this.refusal) {
+          this.refusal = { code: why.code, detail: why.message };
+          continue; // with what every page shows
+        }
+        reason = why.status > 0 ? why.message : undefined;
       } finally {
         clearTimeout(watch);
         abort.abort();
       }
       if (run !== this.run) return;
-      this.say("away");
+      this.say("away", reason);
       await new Promise((resolve) => { setTimeout(resolve, again[Math.min(this.tries++, again.length - 1)]); });
       if (run !== this.run) return;
     }
   }
 
   take(message) {
+    if (this.refusal) message.problem = this.refusal;
+    message.other = subject(this.view) !== subject({}); // not of the overview, which alone has what is wrong
     this.message = message;
     for (const call of this.listeners) call(message);
     const { history } = this, t = message.totals;

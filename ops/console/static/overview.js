@@ -49,7 +49,7 @@ function Cluster({ c, now }) {
 export function Overview({ live }) {
   useEffect(() => { live.show({}); }, []);
   const m = live.message, h = live.history;
-  if (!m || m.view) return html`<h1>Overview</h1>${live.state === "connecting" && html`<p class="dim">The hub is asked…</p>`}`;
+  if (!m || m.view || m.other) return html`<h1>Overview</h1>${live.state !== "away" && html`<p class="dim">The hub is asked…</p>`}`;
   return html`<h1>Overview</h1>
     ${m.totals && m.disk && html`<${Tiles} m=${m} />`}
     <section aria-labelledby="wrong-title"><h2 id="wrong-title">What is wrong now</h2><${Wrong} m=${m} /></section>

@@ -20,50 +20,74 @@ export function Command({ text }) {
   return html`<div class="command"><code>${text.split(/(\s+)/).map((part, i) => i % 2 ? part : html`<span>${part}</span>`)}</code><button type="button" class="small" onClick=${copy}>${copied ? "Copied" : "Copy"}</button></div>`;
 }
 
-/** A dialog that asks once: what it will do in numbers, and the command that does the same. */
-export function Ask({ title, command, action, danger, disabled, run, onProblem, onClose, children }) {
-  const box = useRef(null);
+/**
+ * A dialog that asks once: what it will do in numbers, and the command that does the same. What is under way in steps
+ * ends where the dialog is left (stops): run is called with a signal for that.
+ */
+export function Ask({ title, command, action, danger, disabled, run, stops, onProblem, onClose, children }) {
+  const box = useRef(null), abort = useRef(undefined);
   const [state, setState] = useState({ busy: false });
-  useEffect(() => { box.current.showModal(); }, []);
+  useEffect(() => {
+    box.current.showModal();
+    return () => { abort.current?.abort(); };
+  }, []);
   const act = async () => {
     if (state.busy) return; // a second click does nothing twice
     setState({ busy: true });
+    abort.current = stops ? new AbortController() : undefined;
     try {
-      const said = await run();
+      const said = await run(abort.current?.signal);
       setState({ busy: false, said: said ?? "Done." });
     } catch (problem) {
       setState({ busy: false, problem });
       onProblem?.(problem);
     }
   };
-  return html`<dialog ref=${box} class="ask" aria-labelledby="ask-title" onClose=${onClose}>
+  const leave = (e) => {
+    if (!state.busy || !stops) return;
+    e.preventDefault(); // first it is said how far it went
+    abort.current.abort();
+  };
+  return html`<dialog ref=${box} class="ask" aria-labelledby="ask-title" onCancel=${leave} onClose=${onClose}>
     <h2 id="ask-title">${title}</h2>
     <div class="ask-body">${children}</div>
     ${command && html`<p class="dim">The same on the command line:</p><${Command} text=${command} />`}
     <${Note} problem=${state.problem} />
     ${state.said && html`<p class="note good" role="status">${state.said}</p>`}
     <div class="buttons">
-      <button type="button" onClick=${() => { box.current.close(); }}>${state.said ? "Close" : "Cancel"}</button>
+      <button type="button" onClick=${state.busy && stops ? leave : () => { box.current.close(); }}>${state.said ? "Close" : !state.busy ? "Cancel" : stops ? "Stop" : "Close"}</button>
       ${!state.said && html`<button type="button" class=${danger ? "danger" : "primary"} disabled=${disabled || state.busy} onClick=${act}>${state.busy ? "Under way…" : action}</button>`}
     </div>
   </dialog>`;
 }
 
+/** What is to be asked for again when the hub is back: what could not be loaded, and what is allowed. */
+const waiting = new Set();
+export const cameBack = () => { for (const again of waiting) again(); };
+
+/** What pages have loaded: another token may see something else. */
+const loaded = new Set();
+export const signedIn = () => { for (const again of loaded) again(); };
+
 /** What is allowed on a topic; nothing until it is known. */
 export function useRights(topic) {
   const [may, setMay] = useState({});
   useEffect(() => {
-    let mine = true;
+    let turn = 0;
+    const ask = () => {
+      const mine = ++turn;
+      rights(topic).then((r) => { if (mine === turn) setMay(r); }, () => undefined);
+    };
     setMay({});
-    rights(topic).then((r) => { if (mine) setMay(r); }, () => undefined);
-    return () => { mine = false; };
+    ask();
+    waiting.add(ask);
+    return () => {
+      turn++;
+      waiting.delete(ask);
+    };
   }, [topic]);
   return may;
 }
-
-/** What is to be loaded again when the hub is back: pages that could not. */
-const waiting = new Set();
-export const cameBack = () => { for (const again of waiting) again(); };
 
 /** Calls again when the hub is back, where there was a problem. */
 export function useBack(problem, again) {
@@ -89,6 +113,10 @@ export function useLoad(load, values) {
   }, [...values, turn]);
   const again = () => { setTurn((t) => t + 1); };
   useBack(state.problem, again);
+  useEffect(() => {
+    loaded.add(again);
+    return () => { loaded.delete(again); };
+  }, []);
   return { ...state, again };
 }
 

@@ -3,53 +3,30 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/ui.js";
 import { get, path, post, send } from "./api.js";
 import { EventView } from "./event.js";
-import { Ask, Command, Note, useBack, useLater, useLoad, useRights, Window } from "./parts.js";
+import { Ask, Command, Note, useLater, useLoad, useRights, Window } from "./parts.js";
 import { ago, bytes, command, count, plural, preview, rate, settingsCommand, time, to } from "./words.js";
 
-/** The names of all topics, by and by: a page of a thousand at a time. */
-function useNames() {
-  const [list, setList] = useState({ topics: [], loading: true });
-  const [turn, setTurn] = useState(0);
-  useBack(list.problem, () => { setTurn((t) => t + 1); });
-  useEffect(() => {
-    const abort = new AbortController();
-    (async () => {
-      const topics = [];
-      let after;
-      try {
-        do {
-          const page = await get(path("v1", "topics"), { limit: 1000, after }, abort.signal);
-          topics.push(...page.topics);
-          after = page.next;
-          setList({ topics: topics.slice(), loading: after !== undefined });
-        } while (after !== undefined);
-      } catch (problem) {
-        if (!abort.signal.aborted) setList({ topics, loading: false, problem });
-      }
-    })();
-    return () => { abort.abort(); };
-  }, [turn]);
-  return list;
-}
+/** How many rows of the list are asked for: as many as the hub shows of a list of topics. */
+const mostRows = 60;
 
 export function Topics({ live }) {
-  const { topics, loading, problem } = useNames();
   const [search, setSearch] = useState("");
   const [range, setRange] = useState({ from: 0, rows: 30 });
-  const words = useLater(search, 100).toLowerCase().split(/\s+/).filter((w) => w !== "");
-  const found = useMemo(() => topics.filter((t) => words.every((w) => t.topic.toLowerCase().includes(w))), [topics, words.join(" ")]);
-  const from = Math.min(range.from, Math.max(0, found.length - range.rows));
-  const rows = found.slice(from, from + Math.min(60, range.rows));
+  const later = useLater(search, 100);
+  const { value: begin } = useLoad((signal) => get("/console/topics", { first: true, rows: mostRows }, signal), []);
+  const { value: all, problem, loading } = useLoad((signal) => get("/console/topics", { search: later, from: range.from, rows: mostRows }, signal), [later, range.from]);
+  const found = all ?? (problem ? undefined : begin); // the first rows are there before all are counted
+  const total = found?.total ?? 0, from = found?.from ?? 0, rows = found?.rows ?? [];
   const names = rows.map((t) => t.topic);
   useEffect(() => { live.show({ view: "topics", topic: names }); }, [names.join(" ")]);
   const now = useMemo(() => new Map((live.message?.view?.rows ?? []).map((r) => [r.topic, r])), [live.message]);
   return html`<h1>Topics</h1>
     <div class="tools" role="search">
       <label><span class="hidden">Search topics</span><input id="search" type="search" placeholder="Search topics" autocomplete="off" spellcheck="false" value=${search} onInput=${(e) => { setSearch(e.target.value); setRange({ ...range, from: 0 }); }} /></label>
-      <p class="dim" role="status">${plural(found.length, "topic")}${loading ? ", and more come…" : ""}</p>
+      <p class="dim" role="status">${all ? plural(total, "topic") : loading ? "…" : ""}</p>
     </div>
     <${Note} problem=${problem} />
-    <${Window} label="Topics" total=${found.length} from=${from} rows=${rows} empty=${loading ? "…" : "No topic is like that."}
+    <${Window} label="Topics" total=${total} from=${from} rows=${rows} empty=${found ? "No topic is like that." : loading ? "…" : ""}
       move=${(first, n) => { setRange((r) => (Math.abs(r.from - first) < 5 && r.rows === n && (first !== 0 || r.from === 0) ? r : { from: first, rows: n })); }}
       head=${html`<th scope="col">Topic</th><th scope="col" class="num head">Newest offset</th><th scope="col" class="num">Published/s</th><th scope="col" class="num wide">Bytes/s</th><th scope="col" class="num wide">Size</th><th scope="col" class="num wide">Groups</th><th scope="col" class="num wide letters">Newest event</th>`}
       row=${(t, at) => {
@@ -70,38 +47,22 @@ export function EventRows({ label, list, id }) {
       <td class="id"><a href=${to("topics", e.topic, "event", e.id)}>${e.id}</a></td><td class="cut payload">${e.preview ?? preview(e.payload)}</td></tr>`)}</tbody></table></div>`;
 }
 
-/** How many offsets are looked at for the newest that pass a filter. */
-const lookBack = 10_000, pageSize = 50;
-
-/** Reads events of a topic, up to so many; stops where signal says so. */
-async function read(topic, query, signal) {
-  const response = await send("GET", path("export"), { query: { topic, ndjson: 1, ...query }, signal });
-  const text = await response.text();
-  const list = text.split("\n").filter((line) => line !== "").map((line) => JSON.parse(line));
-  const last = list.at(-1);
-  if (last?.type === "about:blank" && last.code) throw Object.assign(new Error(last.detail), { code: last.code });
-  return list;
-}
-
 function Events({ topic, info }) {
   const [ask, setAsk] = useState({ from: "newest", value: "", key: "", filter: "" });
-  const [place, setPlace] = useState(undefined); // an offset, where somebody has paged
+  const [place, setPlace] = useState(undefined); // {before} or {offset}, where somebody has paged
   const later = useLater(JSON.stringify(ask), 200);
-  const filtered = ask.key !== "" || ask.filter !== "";
-  const { value: list, problem, loading } = useLoad(async (signal) => {
-    const conditions = { key: ask.key, filter: ask.filter };
-    if (place !== undefined) return read(topic, { ...conditions, offset: place, limit: pageSize }, signal);
+  const { value: page, problem, loading } = useLoad(async (signal) => {
+    const read = (at) => get("/console/events", { topic, key: ask.key, filter: ask.filter, ...at }, signal);
+    if (place !== undefined) return read(place);
     switch (ask.from) {
-      case "newest": {
-        const back = filtered ? lookBack : pageSize;
-        const all = await read(topic, { ...conditions, offset: Math.max(1, info.first_offset, info.head - back + 1), limit: filtered ? lookBack : pageSize }, signal);
-        return all.slice(-pageSize);
-      }
-      case "earliest": return read(topic, { ...conditions, limit: pageSize }, signal);
-      case "id": return ask.value === "" ? [] : [await get(path("v1", "topics", topic, "events", ask.value), {}, signal)];
-      default: return ask.value === "" ? [] : read(topic, { ...conditions, [ask.from]: ask.from === "from_ts" ? new Date(ask.value).getTime() : ask.value, limit: pageSize }, signal);
+      case "newest": return read({});
+      case "earliest": return read({ from: "earliest" });
+      case "id": return { events: ask.value === "" ? [] : [await get(path("v1", "topics", topic, "events", ask.value), {}, signal)] };
+      default: return ask.value === "" ? { events: [] } : read({ [ask.from]: ask.from === "from_ts" ? new Date(ask.value).getTime() : ask.value });
     }
   }, [later, place, ask.from === "newest" && place === undefined ? info.head > 0 : 0]);
+  const list = page?.events;
+  const of = (ask.key !== "" || ask.filter !== "") && page?.looked !== undefined ? `, of ${count(page.looked)} that were looked at` : "";
   const change = (part) => { setPlace(undefined); setAsk({ ...ask, ...part }); };
   return html`<section><h2 class="hidden">Events</h2>
     <form class="form" onSubmit=${(e) => { e.preventDefault(); }}>
@@ -114,10 +75,10 @@ function Events({ topic, info }) {
         <label class="grow">Filter (CEL) <input id="events-filter" autocomplete="off" spellcheck="false" placeholder="event.payload.total > 100.0" value=${ask.filter} onInput=${(e) => { change({ filter: e.target.value }); }} /></label>`}
     </form>
     <${Note} problem=${problem} />
-    ${list && html`<p class="dim" role="status">${loading ? "…" : `${plural(list.length, "event")}${filtered && ask.from === "newest" && place === undefined ? `, of the newest ${count(lookBack)} offsets` : ""}`}</p>
+    ${list && html`<p class="dim" role="status">${loading ? "…" : `${plural(list.length, "event")}${of}${page.partial ? "; there are more to look at" : ""}`}</p>
       <${EventRows} id="events" label="Events" list=${ask.from === "newest" ? [...list].reverse() : list} />
-      <div class="buttons"><button type="button" disabled=${list.length === 0 || list[0].offset <= Math.max(1, info.first_offset)} onClick=${() => { setPlace(Math.max(1, list[0].offset - pageSize)); }}>Earlier</button>
-        <button type="button" disabled=${list.length < pageSize || list.at(-1).offset >= info.head} onClick=${() => { setPlace(list.at(-1).offset + 1); }}>Later</button></div>`}
+      <div class="buttons"><button type="button" disabled=${!page.before} onClick=${() => { setPlace({ before: page.before }); }}>Earlier</button>
+        <button type="button" disabled=${!page.after} onClick=${() => { setPlace({ offset: page.after }); }}>Later</button></div>`}
   </section>`;
 }
 
@@ -158,7 +119,13 @@ function Tail({ topic, live }) {
     <${EventRows} id="tail" label="Live tail" list=${state.list} /></section>`;
 }
 
-const when = (text) => (text === "" || /^\d+$/.test(text) || /^\d+\w/.test(text) && !text.includes("-") ? text : new Date(text).toISOString());
+function when(given) {
+  const text = given.trim();
+  if (text === "" || /^\d+$/.test(text) || /^\d+\w/.test(text) && !text.includes("-")) return text;
+  const at = new Date(text);
+  if (Number.isNaN(at.getTime())) throw Object.assign(new Error(`“${text}” is no offset, no time such as 2026-01-31 15:04, and no duration such as 2h.`), { code: "bad_request" });
+  return at.toISOString();
+}
 
 /** The state by key, at a moment, or what has changed between two. */
 function State({ topic }) {
@@ -170,7 +137,7 @@ function State({ topic }) {
     return { state: await get(path("v1", "topics", topic, "state"), page ? { page, prefix: ask.prefix, limit: 100 } : { prefix: ask.prefix, at: when(ask.at), limit: 100 }, signal) };
   }, [later, page]);
   const change = (part) => { setPage(""); setAsk({ ...ask, ...part }); };
-  const field = (name, label) => html`<label>${label} <input id=${`state-${name}`} autocomplete="off" spellcheck="false" placeholder="now" value=${ask[name]} onInput=${(e) => { change({ [name]: e.target.value.trim() }); }} /></label>`;
+  const field = (name, label) => html`<label>${label} <input id=${`state-${name}`} autocomplete="off" spellcheck="false" placeholder="now" value=${ask[name]} onInput=${(e) => { change({ [name]: e.target.value }); }} /></label>`;
   const answer = value?.state ?? value?.diff;
   return html`<section><h2 class="hidden">State by key</h2>
     <form class="form" onSubmit=${(e) => { e.preventDefault(); }}>
@@ -187,7 +154,7 @@ function State({ topic }) {
       <div class="scroll" tabindex="0" role="region" aria-label="Differences"><table id="diff"><thead><tr><th scope="col">Key</th><th scope="col">Change</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>
       <tbody>${value.diff.changes.map((d) => html`<tr key=${d.key}><th scope="row" class="cut"><a href=${to("topics", topic, "key", d.key)}>${d.key}</a></th><td>${d.change}</td><td class="cut payload">${d.from ? preview(d.from.payload) : ""}</td><td class="cut payload">${d.to ? preview(d.to.payload) : ""}</td></tr>`)}</tbody></table></div>`}
     ${answer && html`<div class="buttons">${page && html`<button type="button" onClick=${() => { setPage(""); }}>First page</button>`}${answer.next && html`<button type="button" onClick=${() => { setPage(answer.next); }}>Next page</button>`}</div>`}
-    <${Command} text=${ask.mode === "diff" ? command("state", topic, "--from", ask.from || "1", ...(ask.to ? ["--to", ask.to] : [])) : command("state", topic, ...(ask.at ? ["--at", ask.at] : []))} /></section>`;
+    <${Command} text=${ask.mode === "diff" ? command("state", topic, "--from", ask.from.trim() || "1", ...(ask.to.trim() ? ["--to", ask.to.trim()] : [])) : command("state", topic, ...(ask.at.trim() ? ["--at", ask.at.trim()] : []))} /></section>`;
 }
 
 /** New settings, with what they would remove before they are stored. */
@@ -223,6 +190,9 @@ function Change({ topic, info, onClose }) {
   </${Ask}>`;
 }
 
+/** A key for a publish that is carried out once. randomUUID is there in secure contexts alone. */
+const onceKey = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join("-");
+
 function Publish({ topic, onClose }) {
   const [payload, setPayload] = useState("{}");
   const [key, setKey] = useState("");
@@ -232,8 +202,10 @@ function Publish({ topic, onClose }) {
   } catch (why) {
     wrong = { code: "bad_json", message: why.message };
   }
+  // A browser sends a request again by itself where the connection breaks, and so do people: it is one publish.
+  const once = useMemo(onceKey, [payload, key]);
   const run = async () => {
-    const receipt = await (await send("POST", path("publish", topic), { query: { key }, body: payload })).json();
+    const receipt = await (await send("POST", path("publish", topic), { query: { key }, body: payload, headers: { "idempotency-key": once } })).json();
     return `Published at offset ${receipt.offset}, with the id ${receipt.id}.`;
   };
   return html`<${Ask} title=${`Publish to ${topic}`} action="Publish" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("pub", topic, payload, ...(key ? ["--key", key] : []))}>

@@ -214,7 +214,7 @@ export interface Routes {
   };
   "POST /v1/dlq/{topic}/{offset}/requeue": {
     params: { topic: StoredTopic; offset: EventID };
-    query: Record<never, never>;
+    query: { marks?: number };
     body: Payload;
     answer: Receipt;
   };

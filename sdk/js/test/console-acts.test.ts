@@ -1,0 +1,240 @@
+import assert from "node:assert/strict";
+import { createServer, connect as dial, type AddressInfo, type Server, type Socket } from "node:net";
+import { after, before } from "node:test";
+import { Console, mint, secret } from "./console.ts";
+import { test, TestHub } from "./harness.ts";
+
+// What a page says and does is so, and is done once: numbers as they are stored, pages over gaps, one publish where the
+// connection breaks, a redrive that is stopped, who is signed in, addresses that name nothing.
+
+let hub: TestHub, c: Console;
+const all = mint(["*"]);
+const exact = '{"id":9007199254740993,"f":1.10,"big":123456789012345678901234567890}';
+
+async function call(method: string, path: string, body?: string, headers: Record<string, string> = {}): Promise<string> {
+  const response = await fetch(`http://127.0.0.1:${hub.http}${path}`, { method, headers: { authorization: `Bearer ${all}`, ...headers }, ...(body === undefined ? {} : { body }) });
+  const text = await response.text();
+  if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${text}`);
+  return text;
+}
+
+interface Pulled { deliveries: { ctx: { lease: string } }[] }
+
+/** Gives so many events of a topic up. */
+async function giveUp(topic: string, n: number): Promise<void> {
+  const { deliveries } = JSON.parse(await call("POST", `/v1/topics/${topic}/groups/g/pull?max=${n}&wait_ms=5000`, '{"from":"earliest"}')) as Pulled;
+  assert.equal(deliveries.length, n);
+  await call("POST", `/v1/topics/${topic}/groups/g/nack`, JSON.stringify({ leases: deliveries.map((d) => d.ctx.lease), terminal: true, reason: "no" }));
+  while (await open(topic) < n); // they are written after the answer
+}
+
+const open = async (topic: string): Promise<number> => (JSON.parse(await call("GET", "/v1/dlq")) as { topics: { topic: string; open: number }[] }).topics.find((t) => t.topic === topic)?.open ?? 0;
+
+const publish = (topic: string, payloads: unknown[], key?: (i: number) => string): Promise<string> =>
+  call("POST", "/v1/publish", JSON.stringify({ events: payloads.map((payload, i) => ({ topic, payload, ...(key ? { key: key(i) } : {}) })) }));
+const stored = async (topic: string): Promise<string[]> => (await call("GET", `/export?topic=${topic}&ndjson=1`)).trim().split("\n");
+const offsets = (): Promise<string[]> => c.page.$$eval("#events tbody td:first-child", (list) => list.map((e) => e.textContent ?? ""));
+const press = (name: string): Promise<void> => c.page.click(`dialog.ask .buttons button:has-text("${name}")`);
+const says = (want: RegExp): Promise<string> => c.says("dialog.ask", want);
+
+before(async () => {
+  hub = await TestHub.apart("--jwt-secret", secret);
+  c = await Console.open();
+  await call("POST", "/publish/numbers?id=exact&key=k", exact);
+  await c.signIn(hub, all, "#/topics/numbers");
+});
+
+after(async () => {
+  await c?.close();
+  await hub?.end();
+});
+
+test("numbers are shown as they are written in every list, and requeued as they are", async () => {
+  await c.says("#events", /9007199254740993,"f":1\.10,"big":123456789012345678901234567890/);
+  await c.go("#/topics/numbers/state");
+  await c.says("#state", /9007199254740993,"f":1\.10/);
+  await c.go("#/topics/numbers/key/k");
+  await c.says("#history", /9007199254740993,"f":1\.10/);
+  await giveUp("numbers", 1);
+  await c.go("#/dlq/numbers/g");
+  await c.page.click("#letters button");
+  await c.says("#letter", /id: 9007199254740993/);
+  await c.page.click('button:has-text("Edit and requeue…")');
+  assert.equal((await c.page.inputValue("#requeue-payload")).replaceAll(/\s/g, ""), exact);
+  await press("Requeue");
+  await says(/Published at offset 2/);
+  await press("Close");
+  assert.ok((await stored("numbers"))[1]?.endsWith(`"payload":${exact}}`), (await stored("numbers"))[1]);
+  const large = `[${Array.from({ length: 150_000 }, (_, i) => i).join(",")}]`;
+  await call("POST", "/publish/large", large);
+  await giveUp("large", 1);
+  await c.go("#/dlq/large/g");
+  await c.page.click("#letters button");
+  await c.page.click('button:has-text("Edit and requeue…")');
+  await press("Requeue");
+  await says(/Published at offset 2/);
+  await press("Close");
+});
+
+test("a topic is read backwards over offsets that are gone, and past events that a filter leaves out", async () => {
+  await publish("gaps", Array.from({ length: 120 }, (_, i) => i), (i) => `first-${i}`);
+  for (let n = 0; n < 3; n++) await publish("gaps", Array.from({ length: 5_000 }, (_, i) => ({ hit: n === 0 && i === 7 })), () => "hot");
+  await publish("gaps", [1, 2, 3], (i) => `last-${i}`);
+  await c.go("#/topics/gaps");
+  await c.says("#events tbody tr", /^15123/);
+  await c.page.fill("#events-filter", "event.payload.hit == true");
+  await c.says("main [role=status]", /^0 events, of 1\d,\d{3} that were looked at; there are more to look at$/);
+  await c.page.click('button:has-text("Earlier")');
+  await c.says("#events tbody tr", /^128/);
+  await c.page.fill("#events-filter", "");
+  await c.says("#events tbody tr", /^15123/);
+  await call("PUT", "/v1/topics/gaps", '{"compaction":{"min_age":"1s","hold":"1s","grace":"1s"}}');
+  const deadline = Date.now() + 60_000;
+  while ((await stored("gaps")).length > 124) if (Date.now() > deadline) throw new Error("the topic was not compacted");
+  await c.go("#/topics/numbers");
+  await c.go("#/topics/gaps");
+  await c.says("#events tbody tr", /^15123/);
+  const seen = await offsets();
+  assert.equal(seen.length, 50);
+  for (let n = 0; n < 2; n++) {
+    const last = seen.at(-1);
+    await c.page.click('button:has-text("Earlier")');
+    await c.page.waitForFunction((was) => document.querySelector("#events tbody td")?.textContent !== was && Number(document.querySelector("#events tbody td")?.textContent) < Number(was), last ?? "");
+    seen.push(...await offsets());
+  }
+  assert.deepEqual(seen, (await stored("gaps")).map((line) => String((JSON.parse(line) as { offset: number }).offset)).reverse());
+  assert.ok(await c.page.isDisabled('button:has-text("Earlier")'));
+  await c.page.click('button:has-text("Later")');
+  await c.says("#events tbody tr", /^742/);
+}, 120_000);
+
+test("a publish whose answer is lost is published once", async () => {
+  await call("POST", "/publish/shop", "1");
+  let cut = 0;
+  const clients = new Set<Socket>();
+  const proxy: Server = createServer((client) => {
+    const to = dial(hub.ops, "127.0.0.2");
+    let dropped = false;
+    clients.add(client);
+    client.on("data", (data) => {
+      dropped ||= data.toString("latin1").startsWith("POST /console/api/publish") && cut++ === 0;
+      to.write(data);
+    });
+    to.on("data", (data) => { if (dropped) { client.destroy(); to.destroy(); } else client.write(data); });
+    for (const [one, other] of [[client, to], [to, client]] as const) one.on("error", () => undefined).on("close", () => { other.destroy(); });
+  });
+  await new Promise<void>((resolve) => { proxy.listen(0, "127.0.0.1", resolve); });
+  const page = await c.tab();
+  c.refusals = true;
+  await page.goto(`http://127.0.0.1:${(proxy.address() as AddressInfo).port}/#/topics/shop`);
+  await c.enter(all, page);
+  await page.click('button:has-text("Publish…")');
+  await page.fill("#publish-payload", '{"pay":100}');
+  await page.click('dialog .buttons button:has-text("Publish")');
+  await page.waitForSelector("dialog .note"); // the browser may have sent it again by itself
+  if (await page.$("dialog .note.bad")) await page.click('dialog .buttons button:has-text("Publish")');
+  await c.says("dialog .note.good", /Published at offset 2/, page);
+  await page.close();
+  proxy.close();
+  for (const client of clients) client.destroy();
+  c.refusals = false;
+  assert.equal(cut > 0, true);
+  assert.deepEqual((await stored("shop")).map((line) => (JSON.parse(line) as { payload: unknown }).payload), [1, { pay: 100 }]);
+});
+
+test("a redrive that is stopped gives nothing back any more", async () => {
+  await publish("slow", Array.from({ length: 200 }, (_, i) => i));
+  await giveUp("slow", 200);
+  await c.go("#/dlq/slow/g");
+  await c.page.click('button:has-text("Redrive all of this list…")');
+  await c.says("#redrive-plan", /200 events of 200 dead letters would go back/);
+  await c.page.fill("#redrive-rate", "");
+  assert.ok(await c.page.isDisabled('dialog .buttons button:has-text("Redrive")'));
+  await c.page.fill("#redrive-rate", "10");
+  await press("Redrive");
+  await c.says("#redrive-plan", /dead letters went back/);
+  await press("Stop");
+  await says(/Stopped, after \d+ events? or some more went back\. The others stay/);
+  await press("Close");
+  // The same again comes to its end only where nobody else gives them back: then it has all that are open.
+  const left = await open("slow");
+  assert.ok(left > 100, `${left} are open`);
+  assert.equal((JSON.parse(await call("POST", "/v1/dlq/slow/redrive?apply=1&rate=100000")) as { redriven: number }).redriven, left);
+});
+
+test("a group that somebody has made again since is not deleted in the place of the other", async () => {
+  const pull = (): Promise<string> => call("POST", "/v1/topics/shop/groups/again/pull?max=1&wait_ms=1", '{"from":"earliest"}');
+  await pull();
+  await c.go("#/groups/shop/again");
+  await c.page.click('button:has-text("Delete…")');
+  await call("DELETE", "/v1/topics/shop/groups/again");
+  await c.says("main .note.bad", /not_subscribed/);
+  await pull();
+  await c.says("#standing", /./);
+  await press("Delete");
+  await says(/conflict Somebody has moved this group, or made it again.*Nothing was deleted/);
+  await press("Cancel");
+  await call("GET", "/v1/topics/shop/groups/again");
+});
+
+test("an address that names nothing is said to be wrong, and the hub to be there", async () => {
+  for (const hash of ["#/topics/a%20b", "#/groups/a%20b/g", `#/groups/t/${"x".repeat(300)}`, "#/groups/%3Cscript%3E/g"]) {
+    await c.refusing(async () => {
+      await c.go(hash);
+      await c.says(".note.bad", /bad_topic|bad_request/);
+    });
+    await c.says("#link", /^Live$/);
+    assert.equal(await c.page.$("#away"), null);
+  }
+  await c.go("#/topics/numbers");
+  await c.says(".tile", /Newest offset2/);
+  assert.equal(await c.page.$(".note.bad"), null);
+});
+
+test("what is wrong is said of what was asked, also while the hub is away", async () => {
+  await c.refusing(async () => {
+    await c.go("#/groups/nobody/nobody");
+    await c.says(".note.bad", /there is no group/);
+    await hub.stop("SIGKILL");
+    await c.page.waitForSelector("#away");
+    await c.go("#/");
+    await c.says("h1", /Overview/);
+    assert.equal(await c.page.$("#all-well"), null);
+    await c.go("#/groups/numbers/g");
+    await c.says("h1", /^g/);
+    await hub.run();
+    await c.page.waitForSelector('button:has-text("Seek…")'); // what is allowed could not be asked
+  });
+});
+
+test("another token shows what it may see, and nothing of what the one before could", async () => {
+  await c.signIn(hub, mint(["read:numbers"], -2, "reader"), "#/topics/numbers").catch(() => undefined); // tokens have a leeway of five seconds
+  c.refusals = true;
+  await c.says("#sign-in-why", /expired/);
+  await c.enter(mint(["publish:zzz"], 3600, "nobody"));
+  await c.says(".banner", /does not allow read or admin on any topic/);
+  assert.doesNotMatch(await c.page.innerText("main"), /9007199254740993|Publish…/);
+  assert.doesNotMatch(await c.page.innerText(".bar"), /reader/);
+  await c.enter(all);
+  await c.page.waitForSelector('button:has-text("Publish…")');
+  await c.says("#events", /9007199254740993/);
+  await c.page.waitForSelector("#sign-in", { state: "detached" });
+  c.refusals = false;
+  await c.signIn(hub, mint(["read:numbers"], -2, "reader"), "#/topics/numbers/settings").catch(() => undefined);
+  c.refusals = true;
+  await c.says("#sign-in-why", /expired/);
+  await c.enter(all);
+  await c.page.waitForSelector('button:has-text("Change…")');
+  c.refusals = false;
+});
+
+test("a time is typed with a space, and what is none is said to be none", async () => {
+  await c.go("#/topics/numbers/state");
+  await c.page.click("#state-at");
+  await c.page.keyboard.type("2030-01-31 15:04");
+  assert.equal(await c.page.inputValue("#state-at"), "2030-01-31 15:04");
+  await c.says("#state", /9007199254740993/);
+  await c.page.fill("#state-at", "yesterday");
+  await c.says(".note.bad", /bad_request “yesterday” is no offset/);
+  await c.clean();
+});
