@@ -60,8 +60,9 @@ type place struct {
 func (p *place) hold() (reached <-chan struct{}, release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reached, p.release = make(chan struct{}), make(chan struct{})
-	return p.reached, sync.OnceFunc(func() { close(p.release) })
+	until := make(chan struct{}) // p.release is nil from when the answer has come
+	p.reached, p.release = make(chan struct{}), until
+	return p.reached, sync.OnceFunc(func() { close(until) })
 }
 
 // heldWriter is a leader whose answers may have to wait.

@@ -437,3 +437,39 @@ func TestForeignMessage(t *testing.T) {
 		t.Errorf("Append: %v", err)
 	}
 }
+
+// TestMembersAreLost: the stream of the members, where somebody has removed it, or a hub was killed before it had made
+// it, is made again by the hubs that are there, and by one that starts.
+func TestMembersAreLost(t *testing.T) {
+	t.Parallel()
+	s := alone(t, 0)
+	o, js := newStream(s.url(), 1), client(t, s.url())
+	j := open(t, o)
+	t.Cleanup(func() { _ = j.Close() })
+	lose := func() {
+		t.Helper()
+		if err := js.DeleteStream(t.Context(), o.Stream+"-members"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if _, err := j.Announce(t.Context(), journal.Member{ID: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := j.Announce(t.Context(), journal.Member{}); err != nil || len(all) != 1 {
+			t.Errorf("what a member has said: %+v, %v", all, err)
+		}
+		lose()
+		if all, err := j.Announce(t.Context(), journal.Member{}); err != nil || len(all) != 0 {
+			t.Errorf("where it is lost: %+v, %v", all, err)
+		}
+	}
+	if names := streamsOf(t, s); len(names) != 1 {
+		t.Errorf("who only asks has made %v", names)
+	}
+	h := startHub(t, memberOf(journalURL(s, o.Stream), "a", t.TempDir()))
+	awaitLead(t, h)
+	if names := streamsOf(t, s); len(names) != 2 {
+		t.Errorf("with a hub that has started there are the streams %v", names)
+	}
+}

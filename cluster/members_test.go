@@ -289,7 +289,7 @@ func TestTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	http.DefaultClient.CloseIdleConnections()
-	if _, err := inprocess.PlanReseed(ctx, cfg); err == nil || !strings.Contains(err.Error(), "not lost") {
+	if _, err := inprocess.PlanReseed(ctx, cfg, nil); err == nil || !strings.Contains(err.Error(), "not lost") {
 		t.Errorf("a new journal while there is one: %v", err)
 	}
 	if err := client(t, s.url()).DeleteStream(ctx, "TOOLS"); err != nil {
@@ -298,7 +298,7 @@ func TestTools(t *testing.T) {
 	if _, err := inprocess.Start(cfg); err == nil || !strings.Contains(err.Error(), "is at place") {
 		t.Errorf("a hub whose journal is lost: %v", err)
 	}
-	plan, err := inprocess.PlanReseed(ctx, cfg)
+	plan, err := inprocess.PlanReseed(ctx, cfg, nil)
 	if err != nil || plan.Place < 3 || len(plan.Ahead) != 0 {
 		t.Fatalf("PlanReseed = %+v, %v", plan, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"eventhub"
 	"eventhub/gateway/rest"
@@ -78,8 +79,9 @@ func (c *Config) validateCluster() (errs []error) {
 		errs = append(errs, fmt.Errorf("durability is interval; with a journal an OK always comes when the journal has the event%s", c.from("durability", "journal")))
 	}
 	errs = append(errs, c.validateProject()...)
-	if len(c.MemberID) > mostMemberID { // empty: that of the machine
-		errs = append(errs, fmt.Errorf("member id is %q; 1 to %d bytes are allowed%s", c.MemberID, mostMemberID, c.from("member_id")))
+	// What is no UTF-8 is another text in the journal: the member would take itself for two.
+	if len(c.MemberID) > mostMemberID || !utf8.ValidString(c.MemberID) { // empty: that of the machine
+		errs = append(errs, fmt.Errorf("member id is %q; 1 to %d bytes of UTF-8 are allowed%s", c.MemberID, mostMemberID, c.from("member_id")))
 	}
 	if _, err := c.memberTrust(); err != nil {
 		errs = append(errs, fmt.Errorf("%w%s", err, c.from("member_ca_file")))
@@ -172,7 +174,9 @@ const announcedWithin = 2 * time.Second
 
 // IsSucceeded reports whether a hub cannot go on because another one leads their journal: started
 // again, it is a standby.
-func IsSucceeded(err error) bool { return errors.Is(err, journal.ErrFenced) }
+func IsSucceeded(err error) bool {
+	return errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrOvertaken)
+}
 
 // succeededAnswer returns the Answer of the engine; nil where the hub shares no journal.
 func (h *Hub) succeededAnswer() func(cause error, inDoubt bool) *eventhub.Error {

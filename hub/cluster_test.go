@@ -145,6 +145,12 @@ func TestStandby(t *testing.T) {
 // TestSucceeded: a hub that was cut off says no OK any more, and fails as one that another hub
 // has succeeded.
 func TestSucceeded(t *testing.T) {
+	t.Run("its append is refused", func(t *testing.T) { testSucceeded(t, func(*memory.Journal) {}) })
+	// As where the journal is nearly full: nobody waits for a member that is frozen for more than a minute.
+	t.Run("the journal is trimmed beyond it", func(t *testing.T) { testSucceeded(t, func(j *memory.Journal) { trimAll(t, j) }) })
+}
+
+func testSucceeded(t *testing.T, meanwhile func(*memory.Journal)) {
 	j := memory.New(memory.Options{})
 	handle := j.Open()
 	a, err := hub.Start(memberConfig(handle, "a", t.TempDir()))
@@ -168,6 +174,7 @@ func TestSucceeded(t *testing.T) {
 	}()
 	awaitReady(t, b)
 	mustPublish(t, b, "two")
+	meanwhile(j)
 	handle.Cut(false)
 	select {
 	case err := <-a.Failed():
@@ -588,7 +595,8 @@ func TestClusterConfig(t *testing.T) {
 		{hub.Config{Journal: "nats://h:1/s", Store: hub.MemoryStore}, "a journal needs a store on the disk"},
 		{hub.Config{Journal: "nats://h:1/s", Durability: hub.DurabilityInterval}, "durability is interval"},
 		{hub.Config{Journal: "nats://h:1/s", Lease: time.Millisecond}, "at least 1s"},
-		{hub.Config{Journal: "nats://h:1/s", MemberID: strings.Repeat("x", 65)}, "1 to 64 bytes"},
+		{hub.Config{Journal: "nats://h:1/s", MemberID: strings.Repeat("x", 65)}, "1 to 64 bytes of UTF-8"},
+		{hub.Config{Journal: "nats://h:1/s", MemberID: "hub\xff"}, `member id is "hub\xff"; 1 to 64 bytes of UTF-8`},
 	} {
 		err := tt.cfg.WithDefaults().Validate()
 		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {

@@ -48,8 +48,9 @@ func lacks(r *pebble.Replica, err error) bool {
 // again, each time from the beginning, what may pass.
 func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
 	h.log.Warn("the journal does not have what this hub needs; it fetches a copy of the hub that leads", "error", why)
+	var twin others
 	for wait := leastLook; ; wait = min(2*wait, mostLook) {
-		from, err := h.leading(ctx, at.journal)
+		from, err := h.leading(ctx, at.journal, &twin)
 		if err == nil {
 			if err = h.fetchFrom(ctx, from); err == nil {
 				return h.replaceCopy(at)
@@ -57,6 +58,9 @@ func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if errors.Is(err, member.ErrTwin) {
+			return nil, err
 		}
 		if errors.Is(err, errNoURL) || fetch.IsFinal(err) {
 			url := "URL"
@@ -75,9 +79,35 @@ func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
 	}
 }
 
+// others looks for a hub that has the id of one which fetches: that one says nothing meanwhile.
+type others struct {
+	seen  time.Time // when somebody has last said something under the id
+	again int       // how often that has changed
+}
+
+// look returns member.ErrTwin where somebody goes on speaking. Once may be a last word that was late.
+func (o *others) look(said []journal.Member, id string) error {
+	for _, m := range said {
+		if m.ID != id || m.Released {
+			continue
+		}
+		if !o.seen.IsZero() && m.Seen.After(o.seen) {
+			o.again++
+		}
+		o.seen = m.Seen
+	}
+	if o.again > 1 {
+		return fmt.Errorf("%w: %q; each hub that shares the journal needs a member_id of its own", member.ErrTwin, id)
+	}
+	return nil
+}
+
 // leading returns the member that has said last that it leads.
-func (h *Hub) leading(ctx context.Context, j journal.Journal) (from journal.Member, err error) {
+func (h *Hub) leading(ctx context.Context, j journal.Journal, twin *others) (from journal.Member, err error) {
 	said, err := j.Announce(ctx, journal.Member{})
+	if err == nil {
+		err = twin.look(said, h.cfg.MemberID)
+	}
 	if err != nil {
 		return from, err
 	}

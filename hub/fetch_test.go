@@ -315,6 +315,29 @@ func TestMayNotFetch(t *testing.T) {
 	standsBy(t, b)
 }
 
+// TestTwinThatFetches: a hub that is to fetch a copy of the one that leads, and has the id of that one, says so and ends.
+func TestTwinThatFetches(t *testing.T) {
+	j := memory.New(memory.Options{})
+	a := start(t, withToken(memberConfig(j.Open(), "a", t.TempDir())))
+	awaitReady(t, a)
+	trimAll(t, j)
+	twin, err := hub.Start(withToken(memberConfig(j.Open(), "a", t.TempDir())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = twin.Stop(context.Background()) }() // with the same error
+	for end := time.Now().Add(clusterWithin); time.Now().Before(end); {
+		j.Say(journal.Member{ID: "a", Active: true, Run: "of a", Seen: time.Now()}) // as a does each 10 s
+		select {
+		case err := <-twin.Failed():
+			wantError(t, "the twin", err, `another hub has this member id: "a"`)
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Error("the twin goes on looking for a hub that leads")
+}
+
 // TestFetchesOverTLS: a copy of a hub whose certificate the system does not know is fetched with member_ca_file.
 func TestFetchesOverTLS(t *testing.T) {
 	p := newPair(t, t.TempDir(), 1)

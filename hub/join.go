@@ -28,7 +28,7 @@ type looked struct {
 	journal.Journal
 	exists bool
 	create func(context.Context) error
-	rights func(context.Context) error // looks whether the rights are there where the journal is; or nil
+	settle func(context.Context) error // where the journal is there: creates what else it needs, looks for the rights; or nil
 }
 
 // look looks for the journal.
@@ -131,8 +131,8 @@ func (h *Hub) found(ctx context.Context, j *looked, holds pebble.Holding) (limit
 			return limits, fmt.Errorf("create the journal: %w%s", err, h.cfg.from("journal"))
 		}
 		h.log.Info("a new journal", "journal", JournalShown(h.cfg.Journal))
-	} else if j.rights != nil {
-		if err := j.rights(ctx); err != nil {
+	} else if j.settle != nil {
+		if err := j.settle(ctx); err != nil {
 			return limits, fmt.Errorf("open the journal: %w%s", err, h.cfg.from("journal"))
 		}
 	}

@@ -77,7 +77,7 @@ func (j *Journal) Release(ctx context.Context, id string) (JournalMember, error)
 	if at < 0 {
 		var known []string
 		for _, m := range said {
-			known = append(known, m.ID)
+			known = append(known, fmt.Sprintf("%q", m.ID))
 		}
 		if known == nil {
 			known = []string{"none"}

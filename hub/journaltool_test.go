@@ -65,7 +65,7 @@ func TestLookAfterJournal(t *testing.T) {
 	_, err = tool.Release(t.Context(), "gone")
 	wantError(t, "a member that has just said something", err, "stop its hub first")
 	_, err = tool.Release(t.Context(), "nobody")
-	wantError(t, "a member that is not known", err, "known are: a, gone")
+	wantError(t, "a member that is not known", err, `known are: "a", "gone"`)
 }
 
 // TestRelease: a member that was released is not waited for, and is a member again when it says something.
@@ -113,12 +113,12 @@ func TestReseed(t *testing.T) {
 	awaitReady(t, a)
 	mustPublish(t, a, "one")
 	mustPublish(t, a, "two")
-	_, err = hub.PlanReseed(t.Context(), over(memory.New(memory.Options{}), dir))
+	_, err = hub.PlanReseed(t.Context(), over(memory.New(memory.Options{}), dir), nil)
 	wantError(t, "a directory whose hub runs", err, "another eventhub holds")
 	if err := a.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = hub.PlanReseed(t.Context(), over(old, dir))
+	_, err = hub.PlanReseed(t.Context(), over(old, dir), nil)
 	wantError(t, "a journal that is whole", err, "the journal is not lost")
 	other := memory.New(memory.Options{})
 	lead, err := journal.New(other.Open()).Lead(t.Context(), journal.Position{}, "x", 1)
@@ -126,18 +126,26 @@ func TestReseed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = lead.Close()
-	_, err = hub.PlanReseed(t.Context(), over(other, dir))
+	_, err = hub.PlanReseed(t.Context(), over(other, dir), nil)
 	wantError(t, "a journal of others", err, "not those of")
-	_, err = hub.PlanReseed(t.Context(), over(other, t.TempDir()))
+	_, err = hub.PlanReseed(t.Context(), over(other, t.TempDir()), nil)
 	wantError(t, "an empty directory", err, "is empty")
 
 	fresh := memory.New(memory.Options{})
 	if _, err := fresh.Open().Announce(t.Context(), journal.Member{ID: "b", Synced: 1 << 40}); err != nil {
 		t.Fatal(err)
 	}
-	p, err := hub.PlanReseed(t.Context(), over(fresh, dir))
+	p, err := hub.PlanReseed(t.Context(), over(fresh, dir), nil)
 	if err != nil || p.Place == 0 || p.Epoch != 1 || len(p.Ahead) != 1 || p.Ahead[0].ID != "b" {
 		t.Fatalf("PlanReseed = %+v, %v", p, err)
+	}
+	// The new stream may have another name, so that the lost one alone knows what members have.
+	before := over(fresh, "")
+	if p, err := hub.PlanReseed(t.Context(), over(memory.New(memory.Options{}), dir), nil); err != nil || p.Heard != 0 || p.Ahead != nil {
+		t.Errorf("where nobody has said anything: %+v, %v", p, err)
+	}
+	if p, err := hub.PlanReseed(t.Context(), over(memory.New(memory.Options{}), dir), &before); err != nil || p.Heard != 1 || len(p.Ahead) != 1 {
+		t.Errorf("with the journal that was lost: %+v, %v", p, err)
 	}
 	if err := p.Carry(t.Context()); err != nil {
 		t.Fatal(err)
@@ -145,7 +153,7 @@ func TestReseed(t *testing.T) {
 	if members, err := lookAfter(t, fresh).Members(t.Context()); err != nil || len(members) != 1 || !members[0].Released || members[0].Synced != 0 {
 		t.Errorf("what was said of the journal that was lost: %+v, %v", members, err)
 	}
-	_, err = hub.PlanReseed(t.Context(), over(fresh, dir))
+	_, err = hub.PlanReseed(t.Context(), over(fresh, dir), nil)
 	wantError(t, "again", err, "begins a journal by itself")
 	a = start(t, over(fresh, dir))
 	awaitReady(t, a)

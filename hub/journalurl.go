@@ -55,7 +55,7 @@ func lookJournal(ctx context.Context, text string) (*looked, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &looked{j, j.Exists(), j.Create, nil}, nil
+	return &looked{j, j.Exists(), j.Create, j.Create}, nil
 }
 
 func lookMongo(ctx context.Context, text string) (*looked, error) {

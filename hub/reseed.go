@@ -15,14 +15,16 @@ type JournalReseed struct {
 	Dir          string
 	Place, Epoch uint64          // of the last entry that the copy has
 	Ahead        []JournalMember // members that have said that they have more on their disks
+	Heard        int             // how many members have said anything
 
 	cfg Config
 }
 
 // PlanReseed looks at the copy in Config.Store, and at Config.Journal, where the new journal is to be. It changes nothing.
 // What would lose anything that is still there is refused: a journal that has entries. What
-// members have said of their disks is in the plan.
-func PlanReseed(ctx context.Context, cfg Config) (*JournalReseed, error) {
+// members have said of their disks is in the plan, there and beside the journal that was lost, where lost has its
+// Journal: a stream of another name knows nothing of them.
+func PlanReseed(ctx context.Context, cfg Config, lost *Config) (*JournalReseed, error) {
 	cfg = cfg.WithDefaults()
 	h := &Hub{cfg: cfg, log: cfg.Logger}
 	p := &JournalReseed{Dir: cfg.Store, cfg: cfg}
@@ -41,16 +43,35 @@ func PlanReseed(ctx context.Context, cfg Config) (*JournalReseed, error) {
 			return nil, err
 		}
 	}
-	members, err := (&Journal{j.Journal}).Members(ctx)
-	if err != nil {
+	if err := p.hear(ctx, j.Journal); err != nil {
 		return nil, err
 	}
-	for _, m := range members {
-		if m.Synced > p.Place && !m.Released {
-			p.Ahead = append(p.Ahead, m)
+	if lost != nil {
+		before, err := (&Hub{cfg: lost.WithDefaults()}).look(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("the journal that was lost, %s: %w", JournalShown(lost.Journal), err)
+		}
+		defer before.Close()
+		if err := p.hear(ctx, before.Journal); err != nil {
+			return nil, err
 		}
 	}
 	return p, nil
+}
+
+// hear notes what the members have said in a journal.
+func (p *JournalReseed) hear(ctx context.Context, j journal.Journal) error {
+	members, err := (&Journal{j}).Members(ctx)
+	for _, m := range members {
+		if m.Released {
+			continue
+		}
+		p.Heard++
+		if m.Synced > p.Place {
+			p.Ahead = append(p.Ahead, m)
+		}
+	}
+	return err
 }
 
 // placeOfCopy returns the position of the copy in the directory.

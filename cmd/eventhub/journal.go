@@ -273,6 +273,7 @@ func (p *trimPlan) print(w io.Writer, color bool) error {
 
 func journalReseedCommand() *cobra.Command {
 	var yes, loss bool
+	var before string
 	cmd := &cobra.Command{
 		Use:   "reseed DIR",
 		Short: "Begin a new journal with the directory of a member, after the one before was lost",
@@ -282,13 +283,15 @@ which must not be there, or must be empty. Take the member that has the highest 
 an answer to the question this command changes nothing and says which place a copy has.
 
 It refuses a journal that has entries, and a copy that has less than another member has said
-that it has; --accept-loss takes the copy all the same. Afterwards the hub is started on DIR with
+that it has; --accept-loss takes the copy all the same. Members have said that beside the journal that
+was lost: where the new one has another name, --lost names the old one, and it is asked as well. Afterwards the hub is started on DIR with
 the new journal, and leads. The other members are made anew: empty directories, for which they
 fetch copies. On a terminal it asks before; elsewhere --yes is needed.`,
-		Example: `  eventhub journal reseed /var/lib/eventhub --journal nats://10.0.0.1:4222/EVENTHUB2`,
+		Example: `  eventhub journal reseed /var/lib/eventhub --journal nats://10.0.0.1:4222/EVENTHUB2 --lost nats://10.0.0.1:4222/EVENTHUB`,
 		Args:    words("DIR"),
 	}
 	cmd.Flags().BoolVar(&loss, "accept-loss", false, "take the copy although another member has said that it has more")
+	cmd.Flags().StringVar(&before, "lost", "", "the journal that was lost, whose members have said what they have")
 	yesFlag(cmd, &yes)
 	hubSchema().Register(cmd.Flags(), "journal")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -298,14 +301,24 @@ fetch copies. On a terminal it asks before; elsewhere --yes is needed.`,
 		}
 		dir := args[0]
 		cfg.Store = dir
-		p, err := within(cmd.Context(), func(ctx context.Context) (*hub.JournalReseed, error) { return hub.PlanReseed(ctx, cfg) })
+		var lost *hub.Config
+		if before != "" {
+			if err := hub.CheckJournalURL(before); err != nil {
+				return usageError{fmt.Errorf("--lost: %w", err)}
+			}
+			lost = &hub.Config{Journal: before}
+		}
+		p, err := within(cmd.Context(), func(ctx context.Context) (*hub.JournalReseed, error) { return hub.PlanReseed(ctx, cfg, lost) })
 		if err != nil {
 			return journalError(err)
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s is at place %d, epoch %d.\n", dir, p.Place, p.Epoch)
+		if p.Heard == 0 {
+			fmt.Fprintln(cmd.ErrOrStderr(), "No member has said there what it has: compare the places of all directories, or name the journal that was lost with --lost.")
+		}
 		var ahead []string
 		for _, m := range p.Ahead {
-			ahead = append(ahead, fmt.Sprintf("%s has said %s that it has up to %d", m.ID, output.Ago(time.Now(), m.Seen.UnixMilli()), m.Synced))
+			ahead = append(ahead, fmt.Sprintf("%s has said %s that it has up to %d", output.Safe(m.ID), output.Ago(time.Now(), m.Seen.UnixMilli()), m.Synced))
 		}
 		if ahead != nil && !loss {
 			return fmt.Errorf("%s; take its directory, or give --accept-loss", strings.Join(ahead, ", "))

@@ -60,6 +60,9 @@ var (
 	// ErrUnknown: the writer has ended, and what it waited for may be in the journal, or come into
 	// it later.
 	ErrUnknown = errors.New("it is not known whether the entry is in the journal")
+	// ErrOvertaken comes with ErrUnknown: another hub leads, and what this one has appended last may be in the
+	// journal.
+	ErrOvertaken = errors.New("another hub has written after it")
 	// ErrBehind: the journal has entries that the hub has not followed yet.
 	ErrBehind = errors.New("the journal goes on after that position")
 	// ErrDiverged: the journal is not the one that was followed so far.

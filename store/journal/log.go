@@ -189,7 +189,8 @@ func (r *reader) take(at uint64, entry []byte) (Entry, bool, error) {
 		return Entry{Header: h, Data: data, Position: r.tip}, true, nil
 	}
 	if r.rest == 0 {
-		r.first, r.data = h, nil
+		// All pieces but the last one are as large as the first.
+		r.first, r.data = h, make([]byte, 0, min(uint64(len(data))*(uint64(h.Rest)+1), MaxData))
 	}
 	if len(r.data)+len(data) > MaxData {
 		return Entry{}, false, fmt.Errorf("%w: at %d: the pieces of one commit have more than %d bytes", ErrDiverged, at, MaxData)

@@ -93,7 +93,7 @@ func (l *Log) look(ctx context.Context, at uint64, entry []byte, short *shortfal
 	switch {
 	case errors.Is(err, ErrTrimmed):
 		// The last place is never trimmed: another has gone on after this one, whoever has it.
-		return true, fmt.Errorf("append at %d: %w: another hub has written after it: %w", at, ErrUnknown, err)
+		return true, fmt.Errorf("append at %d: %w: %w: %w", at, ErrUnknown, ErrOvertaken, err)
 	case errors.Is(err, ErrAbsent):
 		return l.ends(ctx, at, short)
 	case err != nil:

@@ -105,13 +105,15 @@ func (r *Replica) apply(repr []byte, at journal.Position) error {
 	case at.Epoch < last.Epoch:
 		return fmt.Errorf("%w: its epoch is %d, and the one before has %d", journal.ErrDiverged, at.Epoch, last.Epoch)
 	}
-	batch := s.db.NewBatch()
-	defer batch.Close()
+	batch := s.commit.batch // which has no other use before the replica leads, and keeps what it has grown to
+	defer batch.Reset()
 	founds := false
 	if len(repr) > 0 {
-		// The batch keeps the bytes, and goes on after them with its position.
-		const room = 64
-		if err := batch.SetRepr(append(make([]byte, 0, len(repr)+room), repr...)); err != nil {
+		var entry pdb.Batch // of no database: it is not looked through
+		if err := entry.SetRepr(repr); err != nil {
+			return err
+		}
+		if err := batch.Apply(&entry, nil); err != nil {
 			return err
 		}
 		if founds = !r.isFounded; founds {

@@ -56,9 +56,9 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 		}
 		if !grown && !beating {
 			beating = true
-			wait := leader.Beat()
 			go func() { // ends with the leader, which may be after Hold
-				_, _ = wait() // the leader has the error, and ends with it
+				// Where much is pending, already the call waits for the journal.
+				_, _ = leader.Beat()() // the leader has the error, and ends with it
 				select {
 				case beat <- struct{}{}:
 				case <-ctx.Done():

@@ -293,6 +293,27 @@ func TestSilence(t *testing.T) {
 	})
 }
 
+// TestSilenceWithMuchPending: a commit that fills all that a leader may have pending does not keep it from being
+// suspended while the journal does not answer.
+func TestSilenceWithMuchPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		a.handle.Cut(true)
+		wait := a.leads().Append(make([]byte, journal.MaxPending), 1) // with its header it is more
+		settle(lease + lease/Looks + time.Second)
+		a.mustBeSuspended(true)
+		a.handle.Cut(false)
+		if _, err := wait(); err != nil {
+			t.Error(err)
+		}
+		settle(lease)
+		a.mustBeSuspended(true, false)
+		a.kill()
+	})
+}
+
 // TestWithoutJournal: who does not reach the journal never leads, and counts a whole lease after it
 // does again. Who led and was suspended does not go on where another one has led since.
 func TestWithoutJournal(t *testing.T) {

@@ -16,8 +16,9 @@ const (
 	// that misses two begins again.
 	heartbeat = time.Second
 	expiry    = 5 * time.Second
-	// ahead is how many bytes the server may send before they are visited.
-	ahead = 8 << 20
+	// ahead is how many bytes the server may send before they are visited: more than it takes a visitor to apply
+	// while the server reads the next ones, some tens of entries of 1 MiB.
+	ahead = 32 << 20
 	// idle is when the server removes a consumer whose follower is gone.
 	idle = 30 * time.Second
 	// again is the pause before a follower begins again.

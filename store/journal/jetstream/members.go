@@ -21,8 +21,17 @@ func (j *Journal) Announce(ctx context.Context, m journal.Member) ([]journal.Mem
 	ctx, done := j.call(ctx)
 	defer done()
 	all, err := j.said(ctx)
+	isLost := errors.Is(err, jetstream.ErrStreamNotFound)
+	if isLost {
+		err = nil // nobody has said anything
+	}
 	if err != nil || m.ID == "" {
 		return all, err
+	}
+	if isLost {
+		if _, err := j.js.CreateStream(ctx, j.membersConfig()); err != nil {
+			return nil, j.failed(ctx, what+": create the stream of the members", err)
+		}
 	}
 	value, err := json.Marshal(m)
 	if err != nil {

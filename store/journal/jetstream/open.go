@@ -50,7 +50,8 @@ func Look(ctx context.Context, o Options) (*Journal, error) {
 // Exists reports whether the stream was there when it was looked for.
 func (j *Journal) Exists() bool { return j.stream != nil }
 
-// Create creates what is not there, which another hub may do as well. Nothing else may be called meanwhile.
+// Create creates what is not there, which another hub may do as well: one that was killed may have made the stream of
+// the entries alone. Nothing else may be called meanwhile.
 func (j *Journal) Create(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
