@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"eventhub"
@@ -110,19 +111,20 @@ func (r *requeue) repeated(ctx context.Context) (eventhub.Receipt, error) {
 	return eventhub.Receipt{}, r.conflict(ctx)
 }
 
-// conflict says who was first.
+// conflict says who was first, and how to publish all the same.
 func (r *requeue) conflict(ctx context.Context) error {
 	if err := r.read(ctx); err != nil {
 		return err
 	}
-	who, what, at := "somebody", "dealt with", ""
+	who, what, at, seen := "somebody", "dealt with", "", ""
 	if n := len(r.letter.Marks); n > 0 {
+		seen = fmt.Sprintf("; marks %d says that this was seen, and requeues it all the same", n)
 		last := r.letter.Marks[n-1]
 		who, what, at = last.By, "redriven", " at "+time.UnixMilli(last.TS).UTC().Format(time.RFC3339)
 		if last.RequeuedAs != "" {
 			what = "requeued"
 		}
 	}
-	return eventhub.Errorf(eventhub.CodeConflict, "%.120s has %s the dead letter at offset %d of topic %q%s; nothing was published",
-		who, what, r.letter.Offset, deadletter.Topic(r.letter.Topic), at)
+	return eventhub.Errorf(eventhub.CodeConflict, "%.120s has %s the dead letter at offset %d of topic %q%s; nothing was published%s",
+		who, what, r.letter.Offset, deadletter.Topic(r.letter.Topic), at, seen)
 }
