@@ -97,15 +97,16 @@ func (a *asking) stop() {
 	a.ended.Wait()
 }
 
-// ask publishes to one hub, one event after the other.
+// ask publishes to one hub, one event after the other: a hundred a second, and one where an hour has to pass.
 func (a *asking) ask(h *hub) {
+	pause := max(10*time.Millisecond, *outage/3600)
 	c := http.Client{Timeout: 2 * within}
 	defer c.CloseIdleConnections()
 	for {
 		select {
 		case <-a.over:
 			return
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(pause):
 		}
 		a.mu.Lock()
 		a.n++

@@ -107,7 +107,7 @@ func (s *Store) state(ctx context.Context, t *topic, q *store.StateQuery, batch 
 	if q.Keys != nil {
 		err = c.readKeys(q, &page)
 	} else {
-		err = c.readAll(&page)
+		err = s.readState(&c, q.After != "", &page)
 	}
 	return page, err
 }
@@ -150,10 +150,13 @@ func afterAll(prefix []byte) []byte {
 // event is at offset 0.
 func afterKey(prefix []byte) []byte { return binary.BigEndian.AppendUint64(prefix, math.MaxUint64) }
 
-// readAll reads all keys in the bounds.
-func (c *stateScan) readAll(page *store.StatePage) error {
+// readState reads all keys in the bounds, which begin after another page in a walk.
+func (s *Store) readState(c *stateScan, isWalk bool, page *store.StatePage) error {
 	for valid := c.keys.First(); valid; valid = c.next() {
 		if c.looked == coldLook {
+			if isWalk {
+				s.warmWalk(c)
+			}
 			c.warm()
 		}
 		isFull, err := c.visit()

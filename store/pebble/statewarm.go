@@ -2,9 +2,10 @@ package pebble
 
 import (
 	"bytes"
-	"runtime"
+	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	pdb "github.com/cockroachdb/pebble/v2"
 )
@@ -13,29 +14,47 @@ import (
 //
 // The newest events of the keys lie all over the log, so after a start each of them costs a block that
 // is read and decompressed. Where the first records of a page show that, the blocks of the others
-// are read ahead, in their order on the disk and by several goroutines. Nothing else comes of it: what
-// is not read ahead, or in vain, is read when its turn comes.
+// are read ahead, in their order on the disk and by several goroutines. A page that follows another one
+// is part of a walk over all keys: the blocks of the pages after it are read too, by one goroutine of
+// the store that the page does not wait for. Nothing else comes of it: what is not read ahead, or in
+// vain, is read when its turn comes.
 
 const (
 	// coldLook is after how many records of a page it is decided whether the log is cold.
 	coldLook = 8
-	// mostWarm is how many records are read ahead, and mostWarmers by how many goroutines.
-	mostWarm    = 1000
-	mostWarmers = 4
+	// mostWarm is how many records are read ahead, and warmers by how many goroutines, which wait for the disk most of the time.
+	mostWarm = 1000
+	warmers  = 8
+	// A walk is read ahead for walkParts times walkKeys keys, and until walkBytes were read for it: what
+	// is much more would not stay in the cache.
+	walkParts = 4
+	walkKeys  = 16000
+	walkBytes = 64 << 20
 )
 
-// warm reads the blocks ahead that the rest of the page needs, if those of its beginning were not in
+// warm reads the blocks ahead that the rest of the page needs, if some of its beginning were not in
 // the cache. The iterators stay where they are.
 func (c *stateScan) warm() {
-	stats := c.log.Stats().InternalStats
-	if stats.BlockBytesInCache >= stats.BlockBytes/2 {
+	if missed, _ := c.missed(); missed == 0 {
 		return
 	}
-	offsets := c.ahead(min(c.limit, mostWarm))
-	slices.Sort(offsets)
-	n := min(mostWarmers, runtime.GOMAXPROCS(0))
-	each := (len(offsets) + n - 1) / n
+	keys, err := c.keys.Clone(pdb.CloneOptions{})
+	if err != nil {
+		return
+	}
+	next := stateScan{keys: keys, at: c.at}
+	keys.SeekGE(c.keys.Key())
+	offsets := next.ahead(min(c.limit, mostWarm))
+	_ = keys.Close() // its errors are those of the reads, which are made again
+	c.readAhead(offsets, warmers, func() bool { return false })
+}
+
+// readAhead reads records by several goroutines, and waits for these. Each looks before its next record whether it has
+// to stop. It returns how many bytes were not in the cache.
+func (c *stateScan) readAhead(offsets []uint64, goroutines int, stop func() bool) uint64 {
+	each := (len(offsets) + goroutines - 1) / goroutines
 	var all sync.WaitGroup
+	var missed atomic.Uint64
 	for part := range slices.Chunk(offsets, max(1, each)) {
 		log, err := c.log.Clone(pdb.CloneOptions{})
 		if err != nil {
@@ -44,36 +63,82 @@ func (c *stateScan) warm() {
 		all.Go(func() {
 			other := stateScan{topic: c.topic, log: log}
 			for _, offset := range part {
-				if _, err := other.record(offset); err != nil {
+				if _, err := other.record(offset); err != nil || stop() {
 					break
 				}
 			}
-			_ = log.Close() // its errors are those of the reads, which are made again
+			stats := log.Stats().InternalStats
+			missed.Add(stats.BlockBytes - stats.BlockBytesInCache)
+			_ = log.Close() // likewise
 		})
 	}
 	all.Wait()
+	return missed.Load()
 }
 
-// ahead returns the offsets of the newest events of the next keys, at most so many.
-func (c *stateScan) ahead(most int) (offsets []uint64) {
-	keys, err := c.keys.Clone(pdb.CloneOptions{})
-	if err != nil {
-		return nil
+// missed returns how many bytes the iterators have read that were not in the cache, and how many in all.
+func (c *stateScan) missed() (missed, all uint64) {
+	for _, i := range []*pdb.Iterator{c.keys, c.log} {
+		stats := i.Stats().InternalStats
+		missed += stats.BlockBytes - stats.BlockBytesInCache
+		all += stats.BlockBytes
 	}
-	defer keys.Close() // likewise
-	next := stateScan{keys: keys}
-	for valid := keys.SeekGE(c.keys.Key()); valid && len(offsets) < most; valid = next.next() {
-		entry := keys.Key()
-		next.prefix = append(next.prefix[:0], entry[:len(entry)-offsetBytes]...)
-		for valid && keyOffset(keys.Key()) > c.at && bytes.HasPrefix(keys.Key(), next.prefix) {
-			valid = keys.Next()
+	return missed, all
+}
+
+// warmWalk reads ahead what the pages after this one need, in the background, if a quarter of its beginning was not in
+// the cache, and nobody does so. Close waits for its end, which is after the next record.
+func (s *Store) warmWalk(c *stateScan) {
+	if missed, all := c.missed(); missed < all/4 || missed == 0 || !s.isWarming.CompareAndSwap(false, true) {
+		return
+	}
+	walk := stateScan{topic: c.topic, at: c.at}
+	var keysErr, logErr error
+	walk.keys, keysErr = c.keys.Clone(pdb.CloneOptions{})
+	walk.log, logErr = c.log.Clone(pdb.CloneOptions{})
+	end := func() {
+		if keysErr == nil {
+			_ = walk.keys.Close() // likewise
+		}
+		if logErr == nil {
+			_ = walk.log.Close()
+		}
+		s.isWarming.Store(false)
+	}
+	if keysErr != nil || logErr != nil || !walk.keys.SeekGE(c.keys.Key()) || s.enter(context.Background()) != nil {
+		end()
+		return
+	}
+	go func() {
+		defer s.leave()
+		defer end()
+		var missed uint64
+		for range walkParts {
+			offsets := walk.ahead(walkKeys)
+			missed += walk.readAhead(offsets, 1, func() bool { return s.life.running.Load() < 0 })
+			if len(offsets) == 0 || missed > walkBytes || s.life.running.Load() < 0 {
+				return
+			}
+		}
+	}()
+}
+
+// ahead moves the iterator over the keys that are next, and returns the offsets of their newest events, at
+// most so many, in the order of the log.
+func (c *stateScan) ahead(most int) (offsets []uint64) {
+	for valid := c.keys.Valid(); valid && len(offsets) < most; valid = c.next() {
+		entry := c.keys.Key()
+		c.prefix = append(c.prefix[:0], entry[:len(entry)-offsetBytes]...)
+		for valid && keyOffset(c.keys.Key()) > c.at && bytes.HasPrefix(c.keys.Key(), c.prefix) {
+			valid = c.keys.Next()
 		}
 		if !valid {
 			break
 		}
-		if bytes.HasPrefix(keys.Key(), next.prefix) {
-			offsets = append(offsets, keyOffset(keys.Key()))
+		if bytes.HasPrefix(c.keys.Key(), c.prefix) {
+			offsets = append(offsets, keyOffset(c.keys.Key()))
 		}
 	}
+	slices.Sort(offsets)
 	return offsets
 }

@@ -100,7 +100,8 @@ type Store struct {
 	// textIDs: ids that are UUIDs may be in the index as text.
 	textIDs bool
 
-	spare chan *started // Starts that were waited for, to be used again
+	isWarming atomic.Bool   // the log is read ahead of a walk over a state
+	spare     chan *started // Starts that were waited for, to be used again
 }
 
 var (
