@@ -168,50 +168,31 @@ func TestHostileConnections(t *testing.T) {
 	}
 	t.Logf("seed %d", seed)
 	hub := startGuarded(t)
+	order := hostileOrder{WS: hub.ws, HTTP: hub.http, Seed: seed, Conns: *hostileConns, For: *hostileFor, Only: *hostileOnly}
+	hub.wantSmall(t, order)
 	good := newGoodClients(t, hub.ws)
 	use := hub.measure(t)
 	alone := good.run(t, *hostileRate, max(time.Second, *hostileFor/4))
 	t.Logf("good clients: %s alone; %s", latencies(alone), use)
 	before := hub.scrape(t)
 
-	over := startHostiles(t, &hostileOrder{WS: hub.ws, HTTP: hub.http, Seed: seed, Conns: *hostileConns, For: *hostileFor, Only: *hostileOnly})
-	var peak, garbage, resident float64
-	watched, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(watched)
-		for {
-			m := hub.scrape(t)
-			peak, garbage = max(peak, live(m)-live(before)), max(garbage, inUse(m)-inUse(before))
-			resident = max(resident, m["process_resident_memory_bytes"]-before["process_resident_memory_bytes"])
-			select {
-			case <-ended:
-				return
-			case <-time.After(200 * time.Millisecond):
-			}
-		}
-	}()
+	over := startHostiles(t, &order)
 	use = hub.measure(t)
 	beside := good.run(t, *hostileRate, *hostileFor)
 	t.Logf("good clients: %s beside %d hostile connections at a time; %s", latencies(beside), *hostileConns, use)
 	h := over()
-	close(ended)
-	<-watched
 	after := hub.settles(t, before)
 	use = hub.measure(t)
 	again := good.run(t, *hostileRate, max(time.Second, *hostileFor/4)) // a machine with others on it changes meanwhile
 	t.Logf("good clients: %s alone again; %s", latencies(again), use)
 	left := hub.forgets(t, before, good.at)
-	t.Logf("%d hostile connections were closed, the last of them after %s; KiB for each of them: %.1f, with garbage %.1f, resident %.1f; %.0f KiB before, %.0f after; %g goroutines before, %g after",
-		h.Closed, h.Latest.Round(time.Millisecond), peak/float64(*hostileConns), garbage/float64(*hostileConns), resident/1024/float64(*hostileConns),
-		live(before), left, before["go_goroutines"], after["go_goroutines"])
+	t.Logf("%d hostile connections were closed, the last of them after %s; %.0f KiB before, %.0f after; %g goroutines before, %g after",
+		h.Closed, h.Latest.Round(time.Millisecond), live(before), left, before["go_goroutines"], after["go_goroutines"])
 	for _, k := range h.Kinds {
 		t.Log(k)
 	}
 	for _, fault := range h.Faults {
 		t.Error(fault)
-	}
-	if peak > 64*float64(*hostileConns) {
-		t.Errorf("%.0f KiB are in use for each of %d connections", peak/float64(*hostileConns), *hostileConns)
 	}
 	if *hostileLate > 0 && h.Latest > *hostileLate {
 		t.Errorf("a connection was closed after %s", h.Latest)
@@ -224,6 +205,42 @@ func TestHostileConnections(t *testing.T) {
 	}
 	good.leave()
 	hub.wantSound(t)
+}
+
+// wantSmall expects of a hub that has nothing else to do, so that nothing else grows in it, at most 64 KiB in use for
+// each of its hostile connections.
+func (p *hubProcess) wantSmall(t *testing.T, order hostileOrder) {
+	t.Helper()
+	order.For = max(time.Second, order.For/4)
+	before := p.scrape(t)
+	over := startHostiles(t, &order)
+	var used, garbage, resident float64
+	watched, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			m := p.scrape(t)
+			used, garbage = max(used, live(m)-live(before)), max(garbage, inUse(m)-inUse(before))
+			resident = max(resident, m["process_resident_memory_bytes"]-before["process_resident_memory_bytes"])
+			select {
+			case <-ended:
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+	h := over()
+	close(ended)
+	<-watched
+	conns := float64(order.Conns)
+	t.Logf("%d hostile connections, %d at a time; KiB for each of these: %.1f, with garbage %.1f, resident %.1f", h.Closed, order.Conns, used/conns, garbage/conns, resident/1024/conns)
+	if used > 64*conns {
+		t.Errorf("%.0f KiB are in use for each of %d connections", used/conns, order.Conns)
+	}
+	for _, fault := range h.Faults {
+		t.Error(fault)
+	}
+	p.settles(t, before)
 }
 
 // goodClients are one that publishes and a group of one member that gets it.

@@ -109,7 +109,7 @@ func startHostiles(t *testing.T, o *hostileOrder) (over func() *hostileReport) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("nice", "-n", "19", os.Args[0])
+	cmd := exec.Command("chrt", "--idle", "0", os.Args[0])
 	cmd.Env = append(os.Environ(), hostileEnv+"="+string(order))
 	var said, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &log
@@ -158,6 +158,7 @@ func attackAll(o *hostileOrder) *hostileReport {
 	for slot := range o.Conns {
 		all.Go(func() {
 			rnd := rand.New(rand.NewPCG(o.Seed, uint64(slot)))
+			time.Sleep(time.Duration(rnd.Int64N(int64(time.Second))))   // else all dial at once, each second
 			for n := slot; n == slot || time.Now().Before(until); n++ { // each begins with another one
 				again := time.Now().Add(time.Second)
 				h.attack(kinds[n%len(kinds)], rnd)

@@ -167,16 +167,19 @@ func closeCases() []conformanceCase {
 // limit is MaxFrameBytes in the conformance tests.
 const limit = 100_000
 
+// spaces returns the first so many fragments of a message, each with so many spaces.
+func spaces(count, each int) (all []byte) {
+	op := gws.OpText
+	for range count {
+		all = append(all, frame(op, false, strings.Repeat(" ", each))...)
+		op = gws.OpContinuation
+	}
+	return all
+}
+
 func limitCases() []conformanceCase {
 	half := frame(gws.OpText, false, strings.Repeat(" ", limit/2))
-	var many []byte // all but one
-	for i := range maxFragments - 1 {
-		op := gws.OpContinuation
-		if i == 0 {
-			op = gws.OpText
-		}
-		many = append(many, frame(op, false, "")...)
-	}
+	many := spaces(maxFragments-1, 0) // all but one
 	return []conformanceCase{
 		{"longest message", "10.4", text(echoOf(limit)), []answer{echoed("c")}, noClose},
 		{"longest message twice, small ones around", "10.4", text(echo("a"), echoOf(limit), echo("b"), echoOf(limit), echo("d")),
@@ -186,6 +189,9 @@ func limitCases() []conformanceCase {
 		{"too long in fragments, last header alone", "10.4", cat(half, rawHeader(0x80, limit/2+1, 2)), nil, wire.CloseTooBig},
 		{"longest message in fragments", "10.4", cat(half, frame(gws.OpContinuation, true, echoOf(limit/2))), []answer{echoed("c")}, noClose},
 		{"most fragments", "10.4", cat(many, frame(gws.OpContinuation, true, echo("a"))), []answer{echoed("a")}, noClose},
+		{"fragments of 64 bytes", "10.4", cat(spaces(maxFragments+500, 64), frame(gws.OpContinuation, true, echo("a"))), []answer{echoed("a")}, noClose},
+		{"most fragments of 16 bytes", "10.4", cat(spaces(maxFragments*4/3-1, 16), frame(gws.OpContinuation, true, echo("a"))), []answer{echoed("a")}, noClose},
+		{"a fragment of 16 bytes too many", "10.4", cat(spaces(maxFragments*4/3, 16), frame(gws.OpContinuation, false, strings.Repeat(" ", 16))), nil, wire.CloseTooBig},
 		{"a fragment too many", "10.4", cat(many, frame(gws.OpContinuation, false, ""), frame(gws.OpContinuation, true, "")), nil, wire.CloseTooBig},
 	}
 }

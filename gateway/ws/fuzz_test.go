@@ -90,7 +90,7 @@ func slowFrames(b []byte, limit int64) (all []string, bad bool) {
 			control && (!h.Fin || h.Length > 125),
 			!control && (h.OpCode == gws.OpContinuation) != (fragments > 0),
 			!control && h.Length > limit-int64(len(message)),
-			!control && fragments >= maxFragments:
+			!control && fragments >= maxFragments+len(message)/64:
 			return all, true
 		}
 		if int64(in.Len()) < h.Length {

@@ -17,9 +17,9 @@ const (
 	baseBytes = 4 << 10
 	// burstBytes is the one that it borrows while it has more to say.
 	burstBytes = 32 << 10
-	// maxFragments bounds the pieces of one message, empty ones too. A message of
-	// full size may come in pieces of 80 bytes.
-	maxFragments = 16 << 10
+	// maxFragments bounds the pieces of one message, empty ones too, with one more for each
+	// wsframe.PieceBytes: who sends a message by single bytes costs a wake-up for each, and is closed soon.
+	maxFragments = 1 << 10
 )
 
 var bursts = sync.Pool{New: func() any { return new([burstBytes]byte) }}

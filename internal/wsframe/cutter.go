@@ -21,13 +21,16 @@ type Violation struct {
 
 func (v *Violation) Error() string { return v.Text }
 
+// PieceBytes is how much a fragment carries, on average, of a message that may have any number of them.
+const PieceBytes = 64
+
 // Cutter hands out every complete frame of what was read where it lies; only messages that
 // come in fragments are put together elsewhere. Every limit is judged by the header, before
 // the payload has come. It is not safe for concurrent use.
 type Cutter struct {
 	Side         ws.State // of the reader: ws.StateServerSide or ws.StateClientSide
 	Limit        int      // bytes of one message
-	MaxFragments int      // of one message, empty ones too; 0: any number
+	MaxFragments int      // of one message, empty ones too, and one more for each PieceBytes that came of it; 0: any number
 
 	Buf  []byte // Buf[R:W] is read and not handed out
 	R, W int
@@ -157,8 +160,8 @@ func (c *Cutter) judge(h ws.Header, size int) error {
 		return &Violation{ws.StatusUnsupportedData, "frames are text"}
 	case h.Length > int64(c.Limit-len(c.message)):
 		return &Violation{ws.StatusMessageTooBig, fmt.Sprintf("a message is longer than %d bytes", c.Limit)}
-	case c.MaxFragments > 0 && c.Fragments >= c.MaxFragments:
-		return &Violation{ws.StatusMessageTooBig, fmt.Sprintf("a message has more than %d fragments", c.MaxFragments)}
+	case c.MaxFragments > 0 && c.Fragments >= c.MaxFragments+len(c.message)/PieceBytes:
+		return &Violation{ws.StatusMessageTooBig, fmt.Sprintf("a message of %d bytes so far has more than %d fragments", len(c.message), c.Fragments)}
 	}
 	return nil
 }
