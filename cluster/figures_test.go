@@ -162,6 +162,7 @@ func (h *hub) place() uint64 { return h.view().Position }
 func BenchmarkCatchUp(b *testing.B) {
 	c := startCluster(b, 5*time.Second)
 	standby := c.hubs[(slices.Index(c.hubs, c.lead)+1)%3]
+	var times []float64
 	for b.Loop() {
 		standby.signal(syscall.SIGKILL)
 		<-standby.ended
@@ -176,9 +177,12 @@ func BenchmarkCatchUp(b *testing.B) {
 		for standby.place() < last {
 			time.Sleep(20 * time.Millisecond) // the questions take processor time too
 		}
-		b.ReportMetric(live.Seconds()/time.Since(began).Seconds(), "x-live")
-		b.ReportMetric(float64(last-before), "entries")
+		times = append(times, live.Seconds()/time.Since(began).Seconds())
+		b.Logf("%d entries in %s, and again %.2f times as fast", last-before, live, times[len(times)-1])
 	}
+	slices.Sort(times)
+	b.ReportMetric(times[0], "least-x-live")
+	b.ReportMetric(times[len(times)/2], "x-live")
 	b.ReportMetric(0, "ns/op")
 }
 
