@@ -65,6 +65,7 @@ type session struct {
 	meter      Meter // nil: nothing bounds its publishes
 	lastRead   time.Time
 	hasty      int       // publishes that came before its turn
+	paused     int       // for so many of these it was not read for a while
 	begun      time.Time // when the message under way was, as far as it was read; zero: none is
 	pinged     bool      // and nothing came since
 	gone       bool      // the peer said its last

@@ -8,8 +8,14 @@ import (
 
 // A hub that has more to publish than it can refuses publishes with the time at which they may come again. A client that
 // goes on before that would have it spend its time on refusals. So what it sends until then is refused here, where that
-// costs least. What was under way when it was told is no more than maxUnanswered publishes: who has sent more is not
-// read any more until the time has come.
+// costs least. It is not read for hastyPause after each hastyStep of these: refusals would take a third of the hub else, and
+// its other frames wait no longer than the OK of an ack may take. What was under way when the client was told is no more
+// than maxUnanswered publishes: who has sent more is not read any more until the time has come.
+
+const (
+	hastyStep  = 64
+	hastyPause = 25 * time.Millisecond
+)
 
 // noteTurn notes until when the peer is to publish nothing, where the error says so. s.mu is held.
 func (s *session) noteTurn(err *eventhub.Error) {
@@ -28,7 +34,7 @@ func (s *session) tooEarly(b *publishBatch) bool {
 	defer s.mu.Unlock()
 	left := s.out.turn.Sub(s.lastRead)
 	if left <= 0 || s.out.closing {
-		s.hasty = 0
+		s.hasty, s.paused = 0, 0
 		return false
 	}
 	s.hasty += len(b.frames)
@@ -43,16 +49,23 @@ func (s *session) tooEarly(b *publishBatch) bool {
 	return true
 }
 
-// awaitTurn waits until the time has come that a peer was told who did not wait for it. It reports whether
+// awaitTurn waits where a peer did not wait for the time that it was told: a while, or until the time has come. It reports whether
 // the session goes on.
 func (s *session) awaitTurn() bool {
-	if s.hasty <= maxUnanswered {
+	if s.hasty <= maxUnanswered && s.hasty-s.paused < hastyStep {
 		return true
 	}
-	s.hasty = 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	until := s.out.turn
+	if pause := time.Now().Add(hastyPause); s.hasty <= maxUnanswered {
+		s.paused = s.hasty
+		if pause.Before(until) {
+			until = pause
+		}
+	} else {
+		s.hasty, s.paused = 0, 0
+	}
 	alarm := time.AfterFunc(time.Until(until), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"eventhub"
 )
 
-// TestTurns: a connection that was told when to publish again is refused here until then, and not read any more
+// TestTurns: a connection that was told when to publish again is refused here until then, slowly, and not read any more
 // once it has sent more than can have been under way. What else it says is done, and afterwards all is as before.
 func TestTurns(t *testing.T) {
 	var busy atomic.Bool
@@ -48,7 +48,11 @@ func TestTurns(t *testing.T) {
 		publish(5)
 		c.expect(map[string]any{"op": "OK", "corr": "5"})
 
-		f.pub.fail = refuse
+		f.pub.fail = func(*eventhub.Event) error {
+			e := eventhub.Errorf(eventhub.CodeOverloaded, "too much")
+			e.RetryAfter = 10 * time.Second
+			return e
+		}
 		publish(6)
 		c.expect(map[string]any{"op": "ERR", "code": "overloaded", "corr": "6"})
 		f.pub.fail = nil
@@ -56,14 +60,14 @@ func TestTurns(t *testing.T) {
 		for n := range maxUnanswered + 1 {
 			publish(n)
 			c.expect(map[string]any{"op": "ERR", "code": "overloaded"})
-		}
-		if took := time.Since(told); took != 0 {
-			t.Errorf("it was refused for %s", took)
+			if took, want := time.Since(told), time.Duration(n/hastyStep)*hastyPause; took != want {
+				t.Errorf("publish %d was refused after %s; want %s", n, took, want)
+			}
 		}
 		go publish(7)
 		c.expect(map[string]any{"op": "OK", "corr": "7"})
-		if took := time.Since(told); took != time.Second {
-			t.Errorf("it was read again after %s; want 1s", took)
+		if took := time.Since(told); took != 10*time.Second {
+			t.Errorf("it was read again after %s; want 10s", took)
 		}
 	})
 }

@@ -19,8 +19,9 @@ const (
 	// apart is how much longer than its share of the store's time a refused publish is to stay away: to read it again
 	// and refuse it costs a part of what it costs to take it.
 	apart = 8
-	// leastRetry and mostRetry bound when a refused publish may come again.
-	leastRetry, mostRetry = 100 * time.Millisecond, 5 * time.Second
+	// leastRetry and mostRetry bound when a refused publish may come again. What may wait takes the store Options.MostWait, a second: where all that
+	// were refused stay away for longer the store has nothing to do.
+	leastRetry, mostRetry = 100 * time.Millisecond, 1500 * time.Millisecond
 )
 
 // pace knows how fast the store takes what waits for it, and so whether more would wait for longer than it may.
