@@ -58,15 +58,20 @@ func TestOverload(t *testing.T) {
 			over := make(chan struct{})
 			watched := make(chan struct{})
 			go func() { defer close(watched); w.watch(t, over) }()
-			res, err := bench.MeasureOverload(t.Context(), &bench.Target{URL: "ws://" + h.WSAddr()}, bench.OverloadOptions{
-				Connections: 8, InFlight: 4096, Payload: 1024, Times: 3, Impatient: impatient, // at best an eighth of a second of them waits
-				Warmup: 500 * time.Millisecond, Measure: max(time.Second, *overloadFor/10), Duration: *overloadFor,
-			})
+			var res *bench.Result
+			// Where the machine had no time for the publishers the best rate is none, and three times as much no overload.
+			for tries := 0; tries < 5 && (res == nil || res.Overload.Refused == 0); tries++ {
+				var err error
+				res, err = bench.MeasureOverload(t.Context(), &bench.Target{URL: "ws://" + h.WSAddr()}, bench.OverloadOptions{
+					Connections: 8, InFlight: 4096, Payload: 1024, Times: 3, Impatient: impatient, // at best an eighth of a second of them waits
+					Warmup: 500 * time.Millisecond, Measure: max(time.Second, *overloadFor/10), Duration: *overloadFor,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
 			close(over)
 			<-watched
-			if err != nil {
-				t.Fatal(err)
-			}
 			o := res.Overload
 			t.Logf("%.0f events/s at best; of %.0f under overload %.2f of the best were taken, until OK p50 %.0f p99 %.0f ms, %d refused, %d not sent; at half the rate p99 %.0f ms before and %.0f after, as before after %.1f s",
 				o.Best, o.Offered, o.Ratio, res.Publish.At(50), res.Publish.At(99), o.Refused, o.NotSent, o.Half.At(99), o.After.At(99), o.Back)

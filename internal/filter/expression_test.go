@@ -82,6 +82,9 @@ func TestExpressions(t *testing.T) {
 		{`event.payload.nope == 1 || event.key != ""`, own, "yes"},
 		{`event.payload.nope == 1 && event.key == ""`, own, "no"},
 		{`!(event.payload.nope == 1)`, own, "fails"},
+		{`size(event.payload.count) == 1`, own, "fails"},
+		{`size(event.payload.on) > 0 || event.payload.none.size() == 0 || event.payload.cpu.charAt(0) == "9" || event.payload.count.lowerAscii() == "a" || event.payload.on.split(",") == [] ||
+			event.payload.nest.indexOf("a") == 0 || event.payload.count.replace("a", "b") == "" || event.payload.count.join("") == "" || event.payload.count.format([1]) == "" || timestamp(event.payload.nest) > timestamp(0) || event.key != ""`, own, "yes"},
 	} {
 		t.Run(tt.cel, func(t *testing.T) {
 			p := mustCompile(t, filter{CEL: tt.cel})

@@ -150,11 +150,25 @@ func weighCalls(env *cel.Env) cel.ProgramOption {
 				run = func(args ...ref.Val) ref.Val { return o.Binary(args[0], args[1]) }
 			}
 			if run != nil {
-				return &weighed{node, call, weight, run}, nil
+				return &weighed{node, call, weight, onlyWith(o.OperandTrait, call.Function(), run)}, nil
 			}
 		}
 		return nil, fmt.Errorf("the function %s is not there", call.Function())
 	})
+}
+
+// onlyWith returns a function that has no overload for a first argument without a trait: the library's own look
+// for that is where the function is called, and its functions rely on it.
+func onlyWith(trait int, name string, run func(args ...ref.Val) ref.Val) func(args ...ref.Val) ref.Val {
+	if trait == 0 {
+		return run
+	}
+	return func(args ...ref.Val) ref.Val {
+		if !args[0].Type().HasTrait(trait) {
+			return types.NewErr("no such overload: %s", name)
+		}
+		return run(args...)
+	}
 }
 
 // weighPattern compiles the pattern of matches: at worst each of its instructions goes
