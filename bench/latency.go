@@ -30,8 +30,11 @@ type Quantile struct {
 }
 
 // At returns the latency of one of the quantiles, in milliseconds; 0 where it is
-// not reported.
+// not reported, or nothing was measured.
 func (l *Latency) At(percent float64) float64 {
+	if l == nil {
+		return 0
+	}
 	for _, q := range l.Quantiles {
 		if q.Percent == percent {
 			return q.MS

@@ -63,7 +63,7 @@ func TestOverload(t *testing.T) {
 			for tries := 0; tries < 5 && (res == nil || res.Overload.Refused == 0); tries++ {
 				var err error
 				res, err = bench.MeasureOverload(t.Context(), &bench.Target{URL: "ws://" + h.WSAddr()}, bench.OverloadOptions{
-					Connections: 8, InFlight: 4096, Payload: 1024, Times: 3, Impatient: impatient, // at best an eighth of a second of them waits
+					Connections: 8, InFlight: 1024, Payload: 1024, Times: 3, Impatient: impatient, // at best an eighth of a second of them waits
 					Warmup: 500 * time.Millisecond, Measure: max(time.Second, *overloadFor/10), Duration: *overloadFor,
 				})
 				if err != nil {
