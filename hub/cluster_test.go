@@ -123,8 +123,10 @@ func TestStandby(t *testing.T) {
 			t.Errorf("GET %s of the standby: %d %s; want %d", path, status, body, want)
 		}
 	}
-	if _, body := ask(t, "http://"+b.OpsAddr()+"/console/api/v1/topics"); !strings.Contains(body, `"code":"not_active"`) || !strings.Contains(body, "ws://a") {
-		t.Errorf("the API for the console of the standby answers %s", body)
+	for _, path := range []string{"/console/api/v1/topics", "/console/events?topic=a", "/console/topics", "/cursors", "/lag", "/inflight", "/snapshots?topic=a", "/latest-by-key?topic=a"} {
+		if _, body := ask(t, "http://"+b.OpsAddr()+path); !strings.Contains(body, `"code":"not_active"`) || !strings.Contains(body, "ws://a") {
+			t.Errorf("GET %s of the standby answers %s", path, body)
+		}
 	}
 	if err := a.Stop(context.Background()); err != nil {
 		t.Fatal(err)
@@ -426,8 +428,16 @@ func TestSuspended(t *testing.T) {
 	if status, body := publishHTTP(t, h, "three"); status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"not_active"`) {
 		t.Errorf("a publish meanwhile: %d %s", status, body)
 	}
-	if status, _ := ask(t, "http://"+h.OpsAddr()+"/metrics"); status != http.StatusOK {
-		t.Errorf("the metrics meanwhile: %d", status)
+	for path, want := range map[string]int{"/metrics": 200, "/console/": 200, "/console/app.js": 200, "/console/rights": 200, "/console/api/v1/topics": 503, "/v1/topics": 503, "/": 503, "/nowhere": 503} {
+		if status, body := ask(t, "http://"+h.OpsAddr()+path); status != want || status == 503 && !strings.Contains(body, `"code":"not_active"`) {
+			t.Errorf("GET %s meanwhile: %d %s; want %d", path, status, body, want)
+		}
+	}
+	if resp, err := http.Head("http://" + h.OpsAddr() + "/livez"); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("HEAD /livez meanwhile: %v, %v", resp, err)
+	}
+	if status, body := ask(t, "http://"+h.WSAddr()+"/metrics"); status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"not_active"`) {
+		t.Errorf("the metrics where they are not, meanwhile: %d %s", status, body)
 	}
 	handle.Cut(false)
 	awaitReady(t, h)

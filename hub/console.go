@@ -15,14 +15,17 @@ import (
 // address, one tunnel or one rule of a proxy is enough, and the page may call nothing else.
 const consoleAPI = "/console/api/"
 
-// mountConsole mounts what the page needs besides its own routes.
-func (h *Hub) mountConsole(d *door) {
-	if h.cfg.Console == ConsoleOff {
-		return
+// mountConsoleAPI mounts the HTTP API for the page.
+func (h *Hub) mountConsoleAPI(mux *http.ServeMux) {
+	if h.cfg.Console != ConsoleOff {
+		mux.HandleFunc(consoleAPI, h.serveConsoleAPI)
 	}
-	d.mux.HandleFunc(consoleAPI, h.serveConsoleAPI)
-	if !h.isApart(d) {
-		return // there / is the WebSocket's
+}
+
+// mountConsole mounts the page at the path / of a listener that has no other.
+func (h *Hub) mountConsole(d *door) {
+	if h.cfg.Console == ConsoleOff || !h.isApart(d) { // there / is the WebSocket's
+		return
 	}
 	notHere := rest.Unrouted(http.NewServeMux(), h.operationsHint(h.operations.Routes()))
 	d.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -61,13 +64,17 @@ func (h *Hub) serveConsoleAPI(w http.ResponseWriter, r *http.Request) {
 		(*api).ServeHTTP(w, r)
 		return
 	}
-	err := eventhub.Errorf(eventhub.CodeOverloaded, "the hub's store is not open; ask again when /readyz is ok")
+	rest.Refuse(w, eventhub.AsError(h.notOpen()))
+}
+
+// notOpen is what is answered that needs the store of a hub which has none open: a standby says who leads.
+func (h *Hub) notOpen() error {
 	if c := h.cluster; c != nil {
 		if standby := c.leads(); standby != nil {
-			err = standby
+			return standby
 		}
 	}
-	rest.Refuse(w, err)
+	return eventhub.Errorf(eventhub.CodeOverloaded, "the hub's store is not open; ask again when /readyz is ok")
 }
 
 // endConsoleAPI waits, at most until ctx ends, for the requests that are under way there: the

@@ -56,6 +56,7 @@ type Hub struct {
 	tasks   sync.WaitGroup // end with endTask
 
 	operations *ops.Ops
+	watched    *http.ServeMux // what the operations listener answers, the page at / apart
 	// consoleAPI is the HTTP API for the console, once it is open; consoleCalls is held by its requests.
 	consoleAPI   atomic.Pointer[http.Handler]
 	consoleCalls sync.RWMutex
@@ -130,6 +131,7 @@ func (h *Hub) watch() error {
 		Gateway:      func() measure.Gateway { return h.gateway.Measure() },
 		API:          func() measure.API { return h.api.Measure() },
 		Closed:       func() bool { return !h.opened.Load() },
+		WhyClosed:    h.notOpen,
 		Authenticate: h.opsAccess,
 		Refused:      h.refused(transportOps),
 		AuthRefused:  h.refusals.Measure,
@@ -153,8 +155,11 @@ func (h *Hub) watch() error {
 		return err
 	}
 	d := h.door(h.cfg.OpsAddr)
-	operations.Register(d.mux)
-	h.operations = operations
+	h.operations, h.watched = operations, http.NewServeMux()
+	for _, mux := range []*http.ServeMux{d.mux, h.watched} {
+		operations.Register(mux)
+		h.mountConsoleAPI(mux)
+	}
 	h.mountConsole(d)
 	if h.isApart(d) {
 		h.mountUnrouted(d, h.operationsHint(operations.Routes()))
@@ -445,13 +450,14 @@ func (h *Hub) serve() {
 
 // route opens the routes of all doors.
 func (h *Hub) route() {
-	within := func(handler http.Handler) http.Handler { return handler }
-	if h.cluster != nil {
-		within = h.unlessSuspended
-	}
 	for _, d := range h.doors {
 		if !h.isApart(d) {
-			d.route(within)
+			d.route(func(handler http.Handler) http.Handler {
+				if h.cluster == nil {
+					return handler
+				}
+				return h.unlessSuspended(d, handler)
+			})
 		}
 	}
 }

@@ -3,7 +3,6 @@ package hub
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"eventhub"
@@ -47,13 +46,14 @@ func (h *Hub) suspendedFor() *eventhub.Error {
 }
 
 // unlessSuspended refuses the requests of a door while the hub is suspended, but those for the operations listener
-// where that is the same one.
-func (h *Hub) unlessSuspended(handler http.Handler) http.Handler {
-	operations := h.operations.Routes()
+// where that is the same one: the console is part of it, and HEAD goes with GET.
+func (h *Hub) unlessSuspended(d *door, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := h.suspendedFor(); err != nil && !slices.Contains(operations, r.Method+" "+r.URL.Path) {
-			rest.Refuse(w, err)
-			return
+		if err := h.suspendedFor(); err != nil {
+			if _, pattern := h.watched.Handler(r); pattern == "" || d.addr != h.cfg.OpsAddr {
+				rest.Refuse(w, err)
+				return
+			}
 		}
 		handler.ServeHTTP(w, r)
 	})

@@ -15,7 +15,7 @@ func (o *Ops) newConsole() (*console.Console, error) {
 		engine = o.cfg.Engine
 	}
 	return console.New(console.Config{
-		Engine: engine, Gateway: o.cfg.Gateway, Closed: o.cfg.Closed, Cluster: o.cfg.Cluster, Sources: o.cfg.Sources,
+		Engine: engine, Gateway: o.cfg.Gateway, Closed: o.cfg.Closed, WhyClosed: o.cfg.WhyClosed, Cluster: o.cfg.Cluster, Sources: o.cfg.Sources,
 		Ready: func(ctx context.Context) []console.Check {
 			verdicts, _ := o.ready(ctx)
 			checks := make([]console.Check, len(verdicts))

@@ -108,6 +108,9 @@ type Config struct {
 	// more. They are not asked then: views are refused, and a scrape has only what is
 	// known without them.
 	Closed func() bool
+	// WhyClosed, where not nil, returns the error with which what needs the rooms is refused while they are closed:
+	// that of a hub which does not lead. Default: CodeOverloaded, for they open soon.
+	WhyClosed func() error
 	// Level is the level of the hub's log. Without one there is no /log-level.
 	Level *slog.LevelVar
 	// NoConsole leaves out all below /console/.
@@ -181,6 +184,11 @@ func New(cfg Config) (*Ops, error) {
 	}
 	if cfg.Closed == nil {
 		cfg.Closed = func() bool { return false }
+	}
+	if cfg.WhyClosed == nil {
+		cfg.WhyClosed = func() error {
+			return eventhub.Errorf(eventhub.CodeOverloaded, "the hub's store is not open; ask again when /readyz is ok")
+		}
 	}
 	if cfg.Cluster == nil {
 		cfg.Cluster = func() *measure.Cluster { return nil }
@@ -309,7 +317,7 @@ func (o *Ops) guard(serve handler) http.HandlerFunc {
 func (o *Ops) opened(serve handler) handler {
 	return func(w http.ResponseWriter, r *http.Request, access Access) error {
 		if o.cfg.Closed() || access.Inspector == nil {
-			return eventhub.Errorf(eventhub.CodeOverloaded, "the hub's store is not open; ask again when /readyz is ok")
+			return o.cfg.WhyClosed()
 		}
 		return serve(w, r, access)
 	}

@@ -99,6 +99,8 @@ type Config struct {
 	Gateway func() measure.Gateway
 	// Closed reports whether the rooms above are closed: then they are not asked. Required.
 	Closed func() bool
+	// WhyClosed returns the error with which what needs the rooms is refused while they are closed. Required.
+	WhyClosed func() error
 	// Ready makes the checks of readiness. Required.
 	Ready func(ctx context.Context) []Check
 	// Cluster hands out how the hubs are doing that share a journal; it, or what it returns, is nil
@@ -128,7 +130,7 @@ type Console struct {
 // New returns the console, or what is missing in its configuration.
 func New(cfg Config) (*Console, error) {
 	for name, missing := range map[string]bool{
-		"Engine": cfg.Engine == nil, "Gateway": cfg.Gateway == nil, "Closed": cfg.Closed == nil,
+		"Engine": cfg.Engine == nil, "Gateway": cfg.Gateway == nil, "Closed": cfg.Closed == nil, "WhyClosed": cfg.WhyClosed == nil,
 		"Ready": cfg.Ready == nil, "Admit": cfg.Admit == nil, "Refuse": cfg.Refuse == nil,
 	} {
 		if missing {

@@ -26,11 +26,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // config is that of a console over an empty hub which lets everybody in.
 func config() Config {
 	return Config{
-		Engine:  func(context.Context) (measure.Engine, error) { return measure.Engine{FullIn: -1}, nil },
-		Gateway: func() measure.Gateway { return measure.Gateway{} },
-		Closed:  func() bool { return false },
-		Ready:   func(context.Context) []Check { return []Check{{Name: "serving"}} },
-		Admit:   func(*http.Request) (Access, error) { return Access{}, nil },
+		Engine:    func(context.Context) (measure.Engine, error) { return measure.Engine{FullIn: -1}, nil },
+		Gateway:   func() measure.Gateway { return measure.Gateway{} },
+		Closed:    func() bool { return false },
+		WhyClosed: func() error { return eventhub.Errorf(eventhub.CodeNotActive, "this hub does not lead") },
+		Ready:     func(context.Context) []Check { return []Check{{Name: "serving"}} },
+		Admit:     func(*http.Request) (Access, error) { return Access{}, nil },
 		Refuse: func(w http.ResponseWriter, err error) {
 			http.Error(w, string(eventhub.ErrorCode(err))+" "+err.Error(), http.StatusForbidden)
 		},
@@ -191,7 +192,7 @@ func TestVendoredAreNamed(t *testing.T) {
 
 func TestConfigurationIsComplete(t *testing.T) {
 	for name, without := range map[string]func(*Config){
-		"Engine": func(c *Config) { c.Engine = nil }, "Gateway": func(c *Config) { c.Gateway = nil }, "Closed": func(c *Config) { c.Closed = nil },
+		"Engine": func(c *Config) { c.Engine = nil }, "Gateway": func(c *Config) { c.Gateway = nil }, "Closed": func(c *Config) { c.Closed = nil }, "WhyClosed": func(c *Config) { c.WhyClosed = nil },
 		"Ready": func(c *Config) { c.Ready = nil }, "Admit": func(c *Config) { c.Admit = nil }, "Refuse": func(c *Config) { c.Refuse = nil },
 	} {
 		cfg := config()

@@ -67,7 +67,7 @@ func (c *Console) readEvents(r *http.Request) (*eventsPage, error) {
 		return nil, err
 	}
 	if access.Inspector == nil || access.History == nil {
-		return nil, eventhub.Errorf(eventhub.CodeOverloaded, "the hub's store is not open; ask again when /readyz is ok")
+		return nil, c.cfg.WhyClosed()
 	}
 	q := r.URL.Query()
 	topic, err := onlyTopic(q)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"eventhub"
 	"eventhub/admin"
 )
 
@@ -47,7 +46,7 @@ func (c *Console) topicsOf(r *http.Request) (*topicsWindow, error) {
 		return nil, err
 	}
 	if access.Inspector == nil {
-		return nil, eventhub.Errorf(eventhub.CodeOverloaded, "the hub's store is not open; ask again when /readyz is ok")
+		return nil, c.cfg.WhyClosed()
 	}
 	q := r.URL.Query()
 	from, err := number(q, "from", 0, 1<<30)

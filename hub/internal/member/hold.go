@@ -139,17 +139,20 @@ func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) 
 	m.mu.Lock()
 	active := m.role == Active
 	m.mu.Unlock()
-	own := journal.Member{ID: m.opts.ID, URLs: m.opts.URLs, Active: active, Synced: at.Seq, Layout: m.opts.Layout, Seen: time.Now(), Run: m.run}
+	own := journal.Member{ID: m.opts.ID, URLs: m.opts.URLs, Active: active, Synced: at.Seq, Layout: m.opts.Layout, Run: m.run}
+	before := m.said
 	said, err := m.opts.Journal.Announce(ctx, own)
+	m.said = time.Now() // also where it failed: the engine may have it
 	if err != nil {
 		return err
 	}
+	own.Seen = engineNow(said, &own, m.said.Sub(before))
 	if err := m.twins.look(said, &own, m.opts.Logger); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	m.members = withOwn(said, &own)
-	upTo := m.spare(time.Now())
+	upTo := m.spare(m.said, own.Seen)
 	due := upTo > m.trimmed
 	m.mu.Unlock()
 	if !due {
@@ -164,19 +167,37 @@ func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) 
 	return nil
 }
 
+// engineNow returns what the engine's clock says, or a little less: when it has heard of own the last time, and
+// since then has passed, or when it has heard of anybody. Where it has heard of nobody, no clock but this machine's is known.
+func engineNow(said []journal.Member, own *journal.Member, since time.Duration) (now time.Time) {
+	for _, other := range said {
+		seen := other.Seen
+		if other.ID == own.ID && other.Run == own.Run {
+			seen = seen.Add(since)
+		}
+		if seen.After(now) {
+			now = seen
+		}
+	}
+	if now.IsZero() {
+		return time.Now()
+	}
+	return now
+}
+
 // mark is up to where nobody needed the journal at a time.
 type mark struct {
 	at   time.Time
 	upTo uint64
 }
 
-// spare returns up to where the journal is to be trimmed. m.mu is held.
-func (m *Member) spare(now time.Time) uint64 {
+// spare returns up to where the journal is to be trimmed, now, which is engine by the clock of the engine. m.mu is held.
+func (m *Member) spare(now, engine time.Time) uint64 {
 	members := m.twins.lowest(m.members)
 	if m.room().isNearlyFull() {
-		return Trimmable(members, now, seenWithinFull)
+		return Trimmable(members, engine, seenWithinFull)
 	}
-	upTo := Trimmable(members, now, SeenWithin)
+	upTo := Trimmable(members, engine, SeenWithin)
 	if n := len(m.kept); n == 0 || upTo > m.kept[n-1].upTo {
 		m.kept = append(m.kept, mark{now, upTo})
 	}

@@ -16,6 +16,8 @@
 //     all members that were seen within a day, and an hour later, so that a copy of a member can be
 //     brought to another machine. Where it is nearly full, only who was seen within a minute counts, and at
 //     once.
+//   - When a member was seen is told by the engine's clock alone (engineNow): that of this
+//     machine may say something else.
 //   - Who leads, and has had no answer of the journal for the lease, is suspended until the journal
 //     answers: nothing is delivered or acknowledged meanwhile that another hub may decide.
 //
@@ -136,6 +138,7 @@ type Member struct {
 	filled   filling         // what it had appended when limits was asked for
 	released chan struct{}   // who led has given the lead back
 	run      string          // of this process
+	said     time.Time       // when announceOnce last had its answer
 	twins    twins           // of announce, and then of spare
 	trimmed  uint64
 	kept     []mark // what could be trimmed, and when, the oldest first

@@ -559,6 +559,48 @@ func TestTrimWhereItIsFull(t *testing.T) {
 	})
 }
 
+// TestEnginesClock: who was seen is told by the engine's clock, however far that of the hubs is from it: a
+// member that is there counts, one that is gone does not.
+func TestEnginesClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-2 * SeenWithin, -2 * seenWithinFull, 2 * seenWithinFull, 2 * SeenWithin} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := memory.New(memory.Options{})
+				j.SetAhead(ahead)
+				a := start(t, j, "a")
+				settle(lease)
+				b, gone := start(t, j, "b"), start(t, j, "gone")
+				settle(3 * announceEvery)
+				gone.kill()
+				for range 200 {
+					a.publish("some text that fills the journal")
+				}
+				settle(announceEvery)
+				limits, err := a.handle.Limits(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				j.SetMost(limits.Used * 100 / 95)
+				settle(seenWithinFull / 2)
+				if _, err := a.handle.Read(context.Background(), 100); err != nil {
+					t.Errorf("with a member that was seen within a minute: %v", err)
+				}
+				settle(seenWithinFull)
+				if _, err := a.handle.Read(context.Background(), 100); !errors.Is(err, journal.ErrTrimmed) {
+					t.Errorf("where it is gone for a minute: %v", err)
+				}
+				for _, m := range a.member.Status().Members {
+					if away := time.Now().Add(ahead).Sub(m.Seen); m.ID != "gone" && (away < 0 || away > 2*announceEvery) {
+						t.Errorf("%s was seen %s ago", m.ID, away)
+					}
+				}
+				a.kill()
+				b.kill()
+			})
+		})
+	}
+}
+
 // TestRoom: a member that leads knows how much room its journal has, also what it has appended since it
 // asked.
 func TestRoom(t *testing.T) {

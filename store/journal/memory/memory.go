@@ -53,6 +53,7 @@ type Journal struct {
 	late    []request
 	open    *request // it has its place among those who append, and nobody else sees it
 	members map[string]journal.Member
+	ahead   time.Duration // of the engine's clock
 }
 
 // request is an append that is under way.
@@ -161,6 +162,13 @@ func (j *Journal) SetMost(most uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.options.Most = most
+}
+
+// SetAhead has the engine's clock be so far ahead of that of the machine.
+func (j *Journal) SetAhead(by time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ahead = by
 }
 
 // Handle is one hub's way to the engine.
@@ -340,7 +348,7 @@ func (h *Handle) Announce(ctx context.Context, m journal.Member) (all []journal.
 			all = append(all, m)
 		}
 		if m.ID != "" {
-			m.URLs, m.Seen = slices.Clone(m.URLs), time.Now()
+			m.URLs, m.Seen = slices.Clone(m.URLs), time.Now().Add(j.ahead)
 			j.members[m.ID] = m
 		}
 		slices.SortFunc(all, func(a, b journal.Member) int { return strings.Compare(a.ID, b.ID) })
