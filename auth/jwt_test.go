@@ -419,20 +419,30 @@ func TestBadIssuers(t *testing.T) {
 	}
 }
 
+// isSigned reports whether a token is signed with the secret, as those are too that a fuzz run before this one has kept.
+func isSigned(token string) bool {
+	end := strings.LastIndexByte(token, '.')
+	if end < 0 {
+		return false
+	}
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(token[:end]))
+	return token[end+1:] == b64(mac.Sum(nil))
+}
+
 // FuzzJWT: whatever comes is refused with a code, and nothing is accepted that was not signed.
 func FuzzJWT(f *testing.F) {
 	v, err := New(context.Background(), Config{JWTSecret: secret})
 	if err != nil {
 		f.Fatal(err)
 	}
-	// The same token in each process of a fuzz run, and in each run: what one has kept is none that the next has not signed.
-	good := hs(`{"sub":"ann","exp":4102444800,"scopes":["*"]}`)
+	good := hs(claimsIn(24 * time.Hour))
 	f.Add(good)
 	f.Add("a.b.c")
 	f.Add(b64([]byte(`{"alg":"none"}`)) + ".e30.")
 	f.Fuzz(func(t *testing.T, token string) {
 		_, err := v.Verify(context.Background(), token, true)
-		if err == nil && token != good {
+		if err == nil && !isSigned(token) {
 			t.Fatalf("%q is accepted", token)
 		}
 		if err != nil && !eventhub.ErrorCode(err).Denied() {
