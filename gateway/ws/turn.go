@@ -8,8 +8,8 @@ import (
 
 // A hub that has more to publish than it can refuses publishes with the time at which they may come again. A client that
 // goes on before that would have it spend its time on refusals. So what it sends until then is refused here, where that
-// costs least. It is not read for hastyPause after each hastyStep of these: refusals would take a third of the hub else, and
-// its other frames wait no longer than the OK of an ack may take. What was under way when the client was told is no more
+// costs least. It is not read for hastyPause after each hastyStep of these: refusals would take a third of the hub else. Its
+// other frames, such as acks, wait as long if they come after these. What was under way when the client was told is no more
 // than maxUnanswered publishes: who has sent more is not read any more until the time has come.
 
 const (

@@ -13,7 +13,6 @@ import (
 	"eventhub/store"
 
 	pdb "github.com/cockroachdb/pebble/v2"
-
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -62,7 +61,7 @@ func TestStateIsOfOneMoment(t *testing.T) {
 }
 
 // TestWalkOverAColdLog: what the pages of a walk need is read while the second one is, so those after it read nothing from
-// the disk; a store that is closed meanwhile waits for nobody.
+// the disk; the store can be closed meanwhile.
 func TestWalkOverAColdLog(t *testing.T) {
 	o := onMem(t, vfs.NewMem())
 	o.tune = func(p *pdb.Options) {

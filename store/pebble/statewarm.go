@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	pdb "github.com/cockroachdb/pebble/v2"
 )
@@ -30,6 +29,7 @@ const (
 	walkParts = 4
 	walkKeys  = 16000
 	walkBytes = 64 << 20
+	walkLook  = 64 // records between two looks at that
 )
 
 // warm reads the blocks ahead that the rest of the page needs, if some of its beginning were not in
@@ -46,15 +46,8 @@ func (c *stateScan) warm() {
 	keys.SeekGE(c.keys.Key())
 	offsets := next.ahead(min(c.limit, mostWarm))
 	_ = keys.Close() // its errors are those of the reads, which are made again
-	c.readAhead(offsets, warmers, func() bool { return false })
-}
-
-// readAhead reads records by several goroutines, and waits for these. Each looks before its next record whether it has
-// to stop. It returns how many bytes were not in the cache.
-func (c *stateScan) readAhead(offsets []uint64, goroutines int, stop func() bool) uint64 {
-	each := (len(offsets) + goroutines - 1) / goroutines
+	each := (len(offsets) + warmers - 1) / warmers
 	var all sync.WaitGroup
-	var missed atomic.Uint64
 	for part := range slices.Chunk(offsets, max(1, each)) {
 		log, err := c.log.Clone(pdb.CloneOptions{})
 		if err != nil {
@@ -63,17 +56,14 @@ func (c *stateScan) readAhead(offsets []uint64, goroutines int, stop func() bool
 		all.Go(func() {
 			other := stateScan{topic: c.topic, log: log}
 			for _, offset := range part {
-				if _, err := other.record(offset); err != nil || stop() {
+				if _, err := other.record(offset); err != nil {
 					break
 				}
 			}
-			stats := log.Stats().InternalStats
-			missed.Add(stats.BlockBytes - stats.BlockBytesInCache)
 			_ = log.Close() // likewise
 		})
 	}
 	all.Wait()
-	return missed.Load()
 }
 
 // missed returns how many bytes the iterators have read that were not in the cache, and how many in all.
@@ -87,7 +77,7 @@ func (c *stateScan) missed() (missed, all uint64) {
 }
 
 // warmWalk reads ahead what the pages after this one need, in the background, if a quarter of its beginning was not in
-// the cache, and nobody does so. Close waits for its end, which is after the next record.
+// the cache, and nobody does so. Close waits for its end: for a record, or the keys of a part.
 func (s *Store) warmWalk(c *stateScan) {
 	if missed, all := c.missed(); missed < all/4 || missed == 0 || !s.isWarming.CompareAndSwap(false, true) {
 		return
@@ -112,11 +102,19 @@ func (s *Store) warmWalk(c *stateScan) {
 	go func() {
 		defer s.leave()
 		defer end()
-		var missed uint64
 		for range walkParts {
 			offsets := walk.ahead(walkKeys)
-			missed += walk.readAhead(offsets, 1, func() bool { return s.life.running.Load() < 0 })
-			if len(offsets) == 0 || missed > walkBytes || s.life.running.Load() < 0 {
+			for _, offset := range offsets {
+				if _, err := walk.record(offset); err != nil || s.life.running.Load() < 0 {
+					return
+				}
+				if walk.looked%walkLook == 0 {
+					if missed, _ := walk.missed(); missed > walkBytes {
+						return
+					}
+				}
+			}
+			if len(offsets) == 0 {
 				return
 			}
 		}

@@ -19,9 +19,8 @@ const (
 	// apart is how much longer than its share of the store's time a refused publish is to stay away: to read it again
 	// and refuse it costs a part of what it costs to take it.
 	apart = 8
-	// leastRetry and mostRetry bound when a refused publish may come again. What may wait takes the store Options.MostWait, a second: where all that
-	// were refused stay away for longer the store has nothing to do.
-	leastRetry, mostRetry = 100 * time.Millisecond, 1500 * time.Millisecond
+	// leastRetry is when a refused publish may come again at the earliest.
+	leastRetry = 100 * time.Millisecond
 )
 
 // pace knows how fast the store takes what waits for it, and so whether more would wait for longer than it may.
@@ -77,6 +76,10 @@ func (p *pace) rate() float64 {
 	return float64(all.bytes) / all.took.Seconds()
 }
 
+// mostRetry is when a refused publish may come again at the latest. What may wait takes the store as long as most says: where all
+// that were refused stay away for much longer it has nothing to do.
+func (p *pace) mostRetry() time.Duration { return max(leastRetry, p.most+p.most/2) }
+
 // percent is how much waits of what may.
 func (p *pace) percent() int64 {
 	if window := p.window.Load(); window > 0 {
@@ -93,10 +96,10 @@ func (p *pace) refuse(bytes int64, now time.Time) error {
 	if p.turn.Before(now) {
 		p.turn = now
 	}
-	if p.turn.Sub(now) < mostRetry {
+	if p.turn.Sub(now) < p.mostRetry() {
 		p.turn = p.turn.Add(time.Duration(float64(bytes) * apart / rate * float64(time.Second)))
 	}
-	wait := min(max(p.turn.Sub(now), leastRetry), mostRetry)
+	wait := min(max(p.turn.Sub(now), leastRetry), p.mostRetry())
 	p.mu.Unlock()
 	e := eventhub.Errorf(eventhub.CodeOverloaded, "%d KiB wait to be published, which takes the store more than %s; nothing was published", p.pending.Load()>>10, p.most)
 	e.RetryAfter = wait
