@@ -78,8 +78,13 @@ func (h *Hub) notOpen() error {
 }
 
 // endConsoleAPI waits, at most until ctx ends, for the requests that are under way there: the
-// operations listener outlives the store. The API takes no others by now.
+// operations listener outlives the store. The API takes no others by now. Where none is under way it
+// is no error that ctx has ended already.
 func (h *Hub) endConsoleAPI(ctx context.Context) error {
+	if h.consoleCalls.TryLock() {
+		h.consoleCalls.Unlock()
+		return nil
+	}
 	ended := make(chan struct{})
 	go func() {
 		h.consoleCalls.Lock()

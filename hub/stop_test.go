@@ -312,7 +312,7 @@ func TestStopOnSlowDisk(t *testing.T) {
 	logged, letGo := make(chan string, 9), make(chan struct{})
 	slow := storefault.Wrap(memory.Open(memory.Options{}))
 	slow.Before(storefault.Close, func(*storefault.Call) error { <-letGo; return nil })
-	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: time.Millisecond,
+	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", OpsAddr: "127.0.0.1:0", Grace: time.Nanosecond,
 		Logger:    slog.New(warnings(logged)),
 		OpenStore: func(func(error)) (store.Store, error) { return slow, nil }})
 	if err != nil {
