@@ -122,6 +122,7 @@ type Console struct {
 	sampler sampler
 	names   nameList
 	streams chan struct{} // holds a token for each stream
+	began   time.Time
 
 	stopping context.Context
 	stop     context.CancelFunc
@@ -143,7 +144,7 @@ func New(cfg Config) (*Console, error) {
 	if files.err != nil {
 		return nil, errors.Join(errors.New("console: the files of the page"), files.err)
 	}
-	c := &Console{cfg: cfg, streams: make(chan struct{}, MaxStreams)}
+	c := &Console{cfg: cfg, streams: make(chan struct{}, MaxStreams), began: time.Now()}
 	c.sampler.measure = c.measure
 	c.stopping, c.stop = context.WithCancel(context.Background())
 	return c, nil

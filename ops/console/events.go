@@ -162,6 +162,16 @@ func (e *reading) forward(ctx context.Context, start eventhub.Start) error {
 	return err
 }
 
+// fits returns how many offsets there is time for, where some events took that long: a filter may cost much, and
+// what was begun has to be read to its end.
+func (e *reading) fits(took time.Duration, events int) uint64 {
+	each := took / time.Duration(max(events, 1))
+	if each <= 0 {
+		return mostWidth
+	}
+	return uint64(min(max(time.Until(e.until)/each, leastWidth), mostWidth))
+}
+
 // back reads the events up to an offset. A history is read forwards alone, so it reads some offsets, and then those
 // before them: more at once where few have an event that passes, for offsets may be gone.
 func (e *reading) back(ctx context.Context, last uint64) error {
@@ -176,6 +186,7 @@ func (e *reading) back(ctx context.Context, last uint64) error {
 			begin = end - width + 1
 		}
 		var rows []tailRow
+		began, looked := time.Now(), e.page.Looked
 		err := e.replay(ctx, eventhub.FromOffset(begin), func(item eventhub.Item) error {
 			if item.Offset > end {
 				return errEnough
@@ -194,6 +205,7 @@ func (e *reading) back(ctx context.Context, last uint64) error {
 		if len(rows) < pageEvents/2 {
 			width = min(4*width, mostWidth)
 		}
+		width = min(width, e.fits(time.Since(began), e.page.Looked-looked))
 	}
 	if end >= e.least {
 		e.page.Before = end + 1

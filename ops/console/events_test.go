@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
@@ -18,6 +20,7 @@ type past struct {
 	admin.History
 	offsets []uint64
 	visited int
+	each    time.Duration // how long an event takes
 	err     error
 }
 
@@ -31,6 +34,7 @@ func (p *past) Replay(_ context.Context, q admin.ReplayQuery, visit func(string,
 			return err
 		}
 		p.visited++
+		time.Sleep(p.each)
 		if err := visit(q.Topic, eventhub.Item{Offset: offset, Record: rec}); err != nil {
 			return err
 		}
@@ -136,6 +140,24 @@ func TestEventsThatAFilterLeavesOut(t *testing.T) {
 	if page = readPage(t, h, "&key=other"); len(page.Events) != 0 || page.Looked < lookThrough {
 		t.Errorf("by key it is %+v", page)
 	}
+}
+
+// TestEventsThatTakeLong: where each event takes long to look at, a page is there after its time, and is gone on from.
+func TestEventsThatTakeLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &past{each: 3 * time.Millisecond}
+		for i := range uint64(2 * lookThrough) {
+			p.offsets = append(p.offsets, i+1)
+		}
+		h := pages(t, p)
+		for _, query := range []string{"", "&from=earliest"} {
+			began := time.Now()
+			page := readPage(t, h, "&key=other"+query)
+			if took := time.Since(began); took > patience+time.Second || !page.Partial || page.Looked < lookThrough/20 {
+				t.Errorf("%q took %s: %+v", query, took, page)
+			}
+		}
+	})
 }
 
 // TestEventsRefused: what is wrong with a request is said.

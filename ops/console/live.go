@@ -19,6 +19,7 @@ const writeWait = 10 * time.Second
 // message is one message of a stream.
 type message struct {
 	TS      int64    `json:"ts"`
+	Run     int64    `json:"run"` // when this run of the hub began: another one may have another store
 	Version string   `json:"version"`
 	Name    string   `json:"name,omitempty"`
 	Closed  bool     `json:"closed,omitempty"` // the store is not open; of a standby it never is
@@ -127,7 +128,7 @@ func (c *Console) message(ctx context.Context, access *Access, show view) *messa
 	defer cancel()
 	s := c.sampler.take()
 	m := &message{
-		TS: s.at.UnixMilli(), Version: c.cfg.Version, Name: clip(access.Name), Closed: s.closed,
+		TS: s.at.UnixMilli(), Run: c.began.UnixMilli(), Version: c.cfg.Version, Name: clip(access.Name), Closed: s.closed,
 		Checks: s.checks, Cluster: viewCluster(s.cluster),
 	}
 	if show == nil {

@@ -4,7 +4,8 @@ import { html, render, useEffect, useReducer, useRef, useState } from "./vendor/
 import { forgetRights, get, session } from "./api.js";
 import { Live } from "./live.js";
 import { span, to } from "./words.js";
-import { cameBack, signedIn } from "./parts.js";
+import { hubNow } from "./clock.js";
+import { cameBack, loadAgain } from "./parts.js";
 import { Overview } from "./overview.js";
 import { Group, Groups } from "./groups.js";
 import { Topic, Topics } from "./topics.js";
@@ -40,28 +41,33 @@ function Link({ live }) {
 }
 
 function SignIn({ why, onSignIn }) {
-  const field = useRef(null);
-  useEffect(() => { field.current.focus(); }, []);
+  const field = useRef(null), box = useRef(null);
+  useEffect(() => {
+    // Over a dialog, in which somebody may have written something.
+    if (document.querySelector("dialog[open]")) box.current.showModal();
+    else box.current.show();
+    field.current.focus();
+  }, []);
   const submit = (e) => {
     e.preventDefault();
     onSignIn(field.current.value.trim());
     field.current.value = "";
   };
-  return html`<form id="sign-in" class="sign-in panel" onSubmit=${submit}>
-    <h2>Sign in</h2>
+  return html`<dialog ref=${box} class="sign-in panel" aria-labelledby="sign-in-title" onCancel=${(e) => { e.preventDefault(); }} onClose=${() => { box.current?.show(); }}><form id="sign-in" onSubmit=${submit}>
+    <h2 id="sign-in-title">Sign in</h2>
     <p id="sign-in-why" role="alert">${why}</p>
     <label for="token">Token</label>
     <div class="row"><input id="token" ref=${field} type="password" autocomplete="off" spellcheck="false" required />
     <button type="submit" class="primary">Sign in</button></div>
     <p class="dim">The token stays in the memory of this page: it is gone when the page is closed or loaded again.</p>
-  </form>`;
+  </form></dialog>`;
 }
 
 /** What the whole page has to say about the hub. */
 function Banner({ live }) {
   const { message } = live;
   if (live.state === "away") {
-    return html`<p id="away" class="banner bad" role="alert">${live.why ?? "The hub does not answer."} What you see is what it said last, ${span(Date.now() - (message?.ts ?? live.since))} ago. The page goes on by itself.</p>`;
+    return html`<p id="away" class="banner bad" role="alert">${live.why ?? "The hub does not answer."} What you see is what it said last, ${span(message ? hubNow() - message.ts : Date.now() - live.since)} ago. The page goes on by itself.</p>`;
   }
   if (live.state === "forbidden") return html`<p class="banner bad" role="alert">${live.why}</p>`;
   if (message?.closed) {
@@ -77,13 +83,13 @@ function App() {
   const [where, setWhere] = useState(place);
   const [who, setWho] = useState(undefined);
   const live = useRef(null);
-  live.current ??= new Live(draw, cameBack);
+  live.current ??= new Live(draw, cameBack, loadAgain);
   const main = useRef(null);
 
   const enter = async () => {
     try {
       setWho(await get("/console/rights"));
-      signedIn();
+      loadAgain();
       live.current.start();
     } catch (problem) {
       if (problem.status === 401) return; // onRefused has said so
@@ -103,6 +109,7 @@ function App() {
   const signIn = (token) => {
     session.signIn(token);
     forgetRights();
+    live.current.forget();
     void enter();
   };
 

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/ui.js";
 import { path, remove } from "./api.js";
+import { hubNow } from "./clock.js";
 import { Ask, Note } from "./parts.js";
 import { ago, bytes, command, count, plural, span, time } from "./words.js";
 
@@ -29,12 +30,12 @@ export function Connections({ live, who }) {
   const [after, setAfter] = useState("");
   useEffect(() => { live.show({ view: "connections", after }); }, [after]);
   const [asking, setAsking] = useState(undefined);
-  const { view, problem, ts: now = Date.now() } = live.message ?? {};
+  const { view, problem, ts: now = hubNow() } = live.message ?? {};
   const list = view?.connections, more = after !== "" || view?.next;
   return html`<h1>Connections</h1>
     <div class="tools"><p class="dim" role="status">${list ? `${plural(view.total, "connection")}${more ? `, ${count(list.length)} on this page` : ""}` : "…"}</p></div>
     <${Note} problem=${problem && { code: problem.code, message: problem.detail }} />
-    ${asking && html`<${Ask} title=${`Close the connection of ${asking.client || asking.name || asking.remote}?`} action="Close it" danger command=${command("connections", "close", asking.id)}
+    ${asking && html`<${Ask} title=${`Close the connection of ${asking.client || asking.name || asking.remote}?`} action="Close it" danger command=${command("connections close", [asking.id])}
       run=${async () => { await remove(path("v1", "connections", asking.id)); return "The connection is closed."; }} onClose=${() => { setAsking(undefined); }}>
       <p>Its <b>${plural(asking.in_flight, "event")}</b> in flight ${asking.in_flight === 1 ? "goes" : "go"} back to ${asking.in_flight === 1 ? "its group" : "their groups"} and the ${asking.in_flight === 1 ? "attempt does" : "attempts do"} not count; its <b>${plural(asking.subscriptions, "subscription")}</b> ${asking.subscriptions === 1 ? "ends" : "end"}. Most clients connect again by themselves.</p></${Ask}>`}
     ${list?.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Connections"><table id="connections"><thead><tr><th scope="col">Client</th><th scope="col">From</th><th scope="col" class="num">For</th><th scope="col" class="num">Subscriptions</th><th scope="col" class="num">In flight</th><th scope="col" class="num wide">Delivered</th><th scope="col" class="num wide">In</th><th scope="col" class="num wide">Out</th><th scope="col" class="num">Not sent yet</th>${who.admin && html`<th scope="col"><span class="hidden">Close</span></th>`}</tr></thead>

@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "./vendor/ui.js";
 import { get, path, post, send } from "./api.js";
 import { Payload } from "./event.js";
 import { editable } from "./exact.js";
-import { Ask, Note, useLater, useLoad, useRights } from "./parts.js";
+import { Ask, Note, useKept, useLater, useLoad, useRights } from "./parts.js";
 import { ago, command, count, plural, time, to } from "./words.js";
 
 export function Letters({ live }) {
@@ -58,7 +58,7 @@ function Redrive({ topic, group, query, title, flags, onClose }) {
     if (last.type === "about:blank") throw Object.assign(new Error(last.detail), { code: last.code });
     return `${plural(last.redriven, "event")} went back.${Object.entries(last.skipped ?? {}).map(([why, n]) => ` ${count(n)} ${skipped[why] ?? why}.`).join("")}`;
   };
-  return html`<${Ask} title=${title} action="Redrive" stops disabled=${!plan || plan.redriven === 0 || !(Number(rate) >= 1)} run=${run} onClose=${onClose} command=${command("dlq", "redrive", topic, "--group", group, ...flags, ...(rate === "" ? [] : ["--rate", rate]), "--apply")}>
+  return html`<${Ask} title=${title} action="Redrive" stops disabled=${!plan || plan.redriven === 0 || !(Number(rate) >= 1)} run=${run} onClose=${onClose} command=${command("dlq redrive", [topic], ["--group", group, ...flags, ...(rate === "" ? [] : ["--rate", rate]), "--apply"])}>
     <p>Each event goes back to the group that gave it up, from attempt 1. The dead letters stay, marked.</p>
     <${Note} problem=${problem} />
     ${plan && html`<${Result} r=${progress ?? plan} />`}
@@ -80,7 +80,7 @@ function Requeue({ topic, letter, onClose }) {
     const receipt = await (await send("POST", path("v1", "dlq", topic, String(letter.offset), "requeue"), { query: { marks }, body: text })).json();
     return `Published at offset ${receipt.offset}, with the id ${receipt.id}${receipt.duplicate ? ": it was there already" : ""}.`;
   };
-  return html`<${Ask} title=${`Requeue dead letter ${letter.offset} of ${topic}`} action="Requeue" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("dlq", "requeue", topic, letter.offset, text.length > 2000 ? "-" : text, ...(marks > 0 ? ["--if-marks", marks] : []))}>
+  return html`<${Ask} title=${`Requeue dead letter ${letter.offset} of ${topic}`} action="Requeue" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("dlq requeue", [topic, letter.offset, text.length > 2000 ? "-" : text], marks > 0 ? ["--if-marks", marks] : [])}>
     <p>One event is published to ${topic}, to <b>all</b> its groups, with the key and headers of the original. The dead letter is marked.</p>
     <label class="block">Payload as JSON <textarea id="requeue-payload" rows="8" spellcheck="false" value=${text} onInput=${(e) => { setText(e.target.value); }}></textarea></label>
     <${Note} problem=${wrong} /></${Ask}>`;
@@ -105,8 +105,8 @@ export function GroupLetters({ live, at }) {
   const [topic, group] = at;
   useEffect(() => { live.show({}); }, []);
   const may = useRights(topic);
-  const [ask, setAsk] = useState({ reason: "", key: "", from_ts: "", to_ts: "", all: false });
-  const [after, setAfter] = useState(0);
+  const [ask, setAsk] = useKept("letters", { reason: "", key: "", from_ts: "", to_ts: "", all: false });
+  const [after, setAfter] = useKept("letters-after", 0);
   const [chosen, setChosen] = useState(new Set());
   const [open, setOpen] = useState(undefined);
   const [redrive, setRedrive] = useState(undefined);

@@ -2,6 +2,7 @@
 
 import { html, useState } from "./vendor/ui.js";
 import { get, path, send } from "./api.js";
+import { hubNow } from "./clock.js";
 import { parse, written } from "./exact.js";
 import { Note, useLoad } from "./parts.js";
 import { count, doing, plural, time, to } from "./words.js";
@@ -39,7 +40,7 @@ export function Payload({ value, text }) {
 
 function Groups({ topic, id }) {
   const { value, problem } = useLoad((signal) => get(path("v1", "topics", topic, "events", id, "groups"), {}, signal), [topic, id]);
-  const now = Date.now();
+  const now = hubNow();
   return html`<section><h2>In its groups</h2><${Note} problem=${problem} />
     ${value && (value.groups.length === 0 ? html`<p class="dim">The topic has no groups.</p>` : html`<div class="scroll" tabindex="0" role="region" aria-label="Groups of the event"><table id="event-groups"><thead><tr><th scope="col">Group</th><th scope="col">It…</th><th scope="col" class="num">Attempts</th><th scope="col">Failed attempts</th></tr></thead>
     <tbody>${value.groups.map((g) => html`<tr key=${g.group}><th scope="row"><a href=${to("groups", topic, g.group)}>${g.group}</a></th><td>${doing(g, now)}</td><td class="num">${g.attempt}</td>

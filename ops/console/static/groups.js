@@ -2,12 +2,13 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/ui.js";
 import { path, post, remove } from "./api.js";
-import { Ask, Chart, Note, Sort, useLater, useRights, Window } from "./parts.js";
+import { hubNow } from "./clock.js";
+import { Ask, Chart, Note, Sort, useKept, useLater, useRights, Window } from "./parts.js";
 import { ago, blocked, command, count, doing, explain, plural, rate, span, time, to } from "./words.js";
 
 export function Groups({ live, query }) {
-  const [search, setSearch] = useState(query.get("search") ?? "");
-  const [sort, setSort] = useState("");
+  const [search, setSearch] = useKept("groups", query.get("search") ?? "");
+  const [sort, setSort] = useKept("groups-by", "");
   const [range, setRange] = useState({ from: 0, rows: 40 });
   const later = useLater(search);
   const topic = query.get("topic") ?? "";
@@ -35,7 +36,8 @@ function useTrend(live, g) {
   const trend = useRef({ ts: [], lag: [] });
   useMemo(() => {
     const { ts, lag } = trend.current, at = (live.message?.ts ?? 0) / 1000;
-    if (!g || at === 0 || ts.at(-1) >= at) return;
+    if (!g || at === 0) return;
+    while (ts.at(-1) >= at) { ts.pop(); lag.pop(); } // the hub's clock was set back
     ts.push(at);
     lag.push(g.lag);
     if (ts.length > 600) { ts.shift(); lag.shift(); }
@@ -97,7 +99,7 @@ function Seek({ g, onClose }) {
     const done = await post(at, { apply: 1, epoch: p.epoch }, target());
     return `The cursor was moved from ${count(done.from)} to ${count(done.to)}: ${plural(done.again, "event")} again, ${count(done.skipped)} skipped, ${plural(done.voided, "lease")} ended.`;
   };
-  return html`<${Ask} title=${`Seek ${g.group} in ${g.topic}`} action="Seek" danger disabled=${!p} run=${run} onProblem=${() => { setTurn(turn + 1); }} onClose=${onClose} command=${p && command("group", "seek", g.topic, g.group, "--from", place, "--apply", "--if-epoch", p.epoch)}>
+  return html`<${Ask} title=${`Seek ${g.group} in ${g.topic}`} action="Seek" danger disabled=${!p} run=${run} onProblem=${() => { setTurn(turn + 1); }} onClose=${onClose} command=${p && command("group seek", [g.topic, g.group], ["--from", place, "--apply", "--if-epoch", p.epoch])}>
     <div class="form">
       <label>Go to <select id="seek-from" value=${from} onChange=${(e) => { setFrom(e.target.value); setValue(""); }}>
         <option value="earliest">the first event that is kept</option><option value="latest">the end: nothing that is there now</option><option value="ts">a time</option><option value="offset">an offset</option><option value="after_id">after an event</option></select></label>
@@ -117,15 +119,15 @@ function Act({ what, g, onClose }) {
   const out = g.in_flight === 0 ? "No event is with a member." : `The ${plural(g.in_flight, "event")} with members ${g.in_flight === 1 ? "stays" : "stay"} there and can be acked.`;
   switch (what) {
     case "pause":
-      return html`<${Ask} title=${`Pause ${of}?`} action="Pause" command=${command("group", "pause", g.topic, g.group)} onClose=${onClose}
+      return html`<${Ask} title=${`Pause ${of}?`} action="Pause" command=${command("group pause", [g.topic, g.group])} onClose=${onClose}
         run=${async () => { const now = await post(`${at}/pause`); return `The group is paused, with ${plural(now.lag, "event")} not done.`; }}>
         <p>Deliveries stop until somebody resumes the group, also over restarts. <b>${plural(g.lag, "event")}</b> ${g.lag === 1 ? "is" : "are"} not done and ${g.lag === 1 ? "waits" : "wait"}. ${out}</p></${Ask}>`;
     case "resume":
-      return html`<${Ask} title=${`Resume ${of}?`} action="Resume" command=${command("group", "resume", g.topic, g.group)} onClose=${onClose}
+      return html`<${Ask} title=${`Resume ${of}?`} action="Resume" command=${command("group resume", [g.topic, g.group])} onClose=${onClose}
         run=${async () => { const now = await post(`${at}/resume`); return `The group gets its ${plural(now.lag, "event")} again.`; }}>
         <p>Deliveries go on: <b>${plural(g.lag, "event")}</b> ${g.lag === 1 ? "is" : "are"} not done, for <b>${plural(g.member_count, "member")}</b>.</p></${Ask}>`;
     case "delete":
-      return html`<${Ask} title=${`Delete ${of}?`} action="Delete" danger command=${command("group", "rm", g.topic, g.group)} onClose=${() => { onClose(); }}
+      return html`<${Ask} title=${`Delete ${of}?`} action="Delete" danger command=${command("group rm", [g.topic, g.group])} onClose=${() => { onClose(); }}
         run=${async () => {
           if (g.epoch !== epoch) throw Object.assign(new Error("Somebody has moved this group, or made it again, since you were asked. Nothing was deleted."), { code: "conflict" });
           await remove(at);
@@ -166,7 +168,7 @@ export function Group({ live, at }) {
   const trend = useTrend(live, fresh);
   const problem = live.message?.problem;
   if (problem?.code === "forbidden") last.current = undefined; // another token could see it
-  const now = live.message?.ts ?? Date.now();
+  const now = live.message?.ts ?? hubNow();
   return html`<p class="crumbs"><a href=${to("groups")}>Groups</a> › ${topic}</p>
     <h1>${group} <span class="dim">in <a href=${to("topics", topic)}>${topic}</a></span></h1>
     <${Note} problem=${problem && { code: problem.code, message: problem.detail }} />

@@ -2,6 +2,7 @@
 // while nobody looks at the page.
 
 import { events, send } from "./api.js";
+import { heard } from "./clock.js";
 
 /** How long there may be silence, and how long to wait before the next try. */
 const silence = 6_000, again = [300, 1_000, 2_000, 3_000];
@@ -13,25 +14,29 @@ const subject = ({ view, topic, group }) => [view, Array.isArray(topic) ? "" : t
 
 export class Live {
   /** changed is called with each message and each change of state. */
-  constructor(changed, back) {
+  constructor(changed, back, anew) {
     this.changed = changed;
     this.back = back; // called when the hub serves, at first or again
+    this.anew = anew; // called when it is another run of the hub, which may have another store
     this.serving = false;
     this.state = "connecting"; // open, away, denied, forbidden, resting
     this.why = undefined;
     this.refusal = undefined; // why the hub does not show this view
     this.since = Date.now();
     this.message = undefined;
-    this.history = { ts: [], published: [], delivered: [], acked: [], lag: [] };
+    this.forget();
     this.view = {};
     this.listeners = new Set(); // called with each message, in the order in which they come
     this.run = 0;
     this.tries = 0;
     document.addEventListener("visibilitychange", () => {
-      if (document.hidden) this.stop("resting");
+      if (document.hidden && !["denied", "forbidden"].includes(this.state)) this.stop("resting");
       else if (this.state === "resting") this.start();
     });
   }
+
+  /** What was measured goes: another token may not see it. */
+  forget() { this.history = { ts: [], published: [], delivered: [], acked: [], lag: [] }; }
 
   /** What the open page wants besides the overview. */
   show(view) {
@@ -55,6 +60,7 @@ export class Live {
 
   start() {
     this.abort?.abort();
+    if (document.hidden) { this.stop("resting"); return; } // a tab that was opened behind others
     if (this.state !== "open" && this.state !== "away") this.say("connecting");
     const run = ++this.run;
     void this.follow(run);
@@ -118,15 +124,20 @@ export class Live {
   take(message) {
     if (this.refusal) message.problem = this.refusal;
     message.other = subject(this.view) !== subject({}); // not of the overview, which alone has what is wrong
+    const another = this.message !== undefined && message.run !== this.message.run;
     this.message = message;
+    heard(message.ts);
     for (const call of this.listeners) call(message);
     const { history } = this, t = message.totals;
-    if (t && (history.ts.length === 0 || message.ts > history.ts.at(-1) * 1000)) {
+    if (t) {
+      // One measurement serves several streams; and what comes after this moment is of a clock that was set back.
+      while (history.ts.at(-1) >= message.ts / 1000) for (const list of Object.values(history)) list.pop();
       history.ts.push(message.ts / 1000);
       for (const name of ["published", "delivered", "acked"]) history[name].push(t[name] ?? null);
       history.lag.push(t.lag);
       if (history.ts.length > most) for (const list of Object.values(history)) list.shift();
     }
     this.say("open");
+    if (another) this.anew();
   }
 }

@@ -65,9 +65,9 @@ export function Ask({ title, command, action, danger, disabled, run, stops, onPr
 const waiting = new Set();
 export const cameBack = () => { for (const again of waiting) again(); };
 
-/** What pages have loaded: another token may see something else. */
+/** What pages have loaded: another token may see something else, and another run of the hub have something else. */
 const loaded = new Set();
-export const signedIn = () => { for (const again of loaded) again(); };
+export const loadAgain = () => { for (const again of loaded) again(); };
 
 /** What is allowed on a topic; nothing until it is known. */
 export function useRights(topic) {
@@ -212,6 +212,18 @@ export function LocalWindow({ list, ...rest }) {
 /** A heading of a column that sorts. */
 export const Sort = ({ name, by, sort, onSort, children, ...rest }) => html`<th scope="col" ...${rest} aria-sort=${sort === by ? (by === "name" ? "ascending" : "descending") : undefined}>
   <button type="button" class="sort" onClick=${() => { onSort(by); }}>${name ?? children}</button></th>`;
+
+/** State that goes with an entry of the browser's history: who comes back to it, or loads it again, has it again. */
+export function useKept(name, initial) {
+  const [value, set] = useState(() => {
+    const kept = window.history.state?.[name] ?? initial;
+    return typeof initial === "object" ? { ...initial, ...kept } : kept; // another version of the page may have had less
+  });
+  return [value, (next) => {
+    window.history.replaceState({ ...window.history.state, [name]: next }, "");
+    set(next);
+  }];
+}
 
 /** A value that is asked for after the typing has ended. */
 export function useLater(value, ms = 200) {

@@ -3,18 +3,33 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/ui.js";
 import { get, path, post, send } from "./api.js";
 import { EventView } from "./event.js";
-import { Ask, Command, Note, useLater, useLoad, useRights, Window } from "./parts.js";
+import { Ask, Command, Note, useKept, useLater, useLoad, useRights, Window } from "./parts.js";
 import { ago, bytes, command, count, plural, preview, rate, settingsCommand, time, to } from "./words.js";
 
 /** How many rows of the list are asked for: as many as the hub shows of a list of topics. */
 const mostRows = 60;
 
+/** The hub keeps the list of all names for so long, in ms: a new topic is not in it before. */
+const namesFor = 5_500;
+
+/** Calls again some time after the number of topics has changed that were published to. */
+function useOthers(n, again) {
+  const had = useRef(n), timer = useRef(undefined);
+  useEffect(() => {
+    if (n === undefined) return;
+    if (had.current !== undefined && n !== had.current) timer.current ??= setTimeout(() => { timer.current = undefined; again(); }, namesFor);
+    had.current = n;
+  }, [n]);
+  useEffect(() => () => { clearTimeout(timer.current); }, []);
+}
+
 export function Topics({ live }) {
-  const [search, setSearch] = useState("");
+  const [search, setSearch] = useKept("topics", "");
   const [range, setRange] = useState({ from: 0, rows: 30 });
   const later = useLater(search, 100);
   const { value: begin } = useLoad((signal) => get("/console/topics", { first: true, rows: mostRows }, signal), []);
-  const { value: all, problem, loading } = useLoad((signal) => get("/console/topics", { search: later, from: range.from, rows: mostRows }, signal), [later, range.from]);
+  const { value: all, problem, loading, again } = useLoad((signal) => get("/console/topics", { search: later, from: range.from, rows: mostRows }, signal), [later, range.from]);
+  useOthers(live.message?.totals?.topics, again);
   const found = all ?? (problem ? undefined : begin); // the first rows are there before all are counted
   const total = found?.total ?? 0, from = found?.from ?? 0, rows = found?.rows ?? [];
   const names = rows.map((t) => t.topic);
@@ -48,8 +63,8 @@ export function EventRows({ label, list, id }) {
 }
 
 function Events({ topic, info }) {
-  const [ask, setAsk] = useState({ from: "newest", value: "", key: "", filter: "" });
-  const [place, setPlace] = useState(undefined); // {before} or {offset}, where somebody has paged
+  const [ask, setAsk] = useKept("events", { from: "newest", value: "", key: "", filter: "" });
+  const [place, setPlace] = useKept("events-at", undefined); // {before} or {offset}, where somebody has paged
   const later = useLater(JSON.stringify(ask), 200);
   const { value: page, problem, loading } = useLoad(async (signal) => {
     const read = (at) => get("/console/events", { topic, key: ask.key, filter: ask.filter, ...at }, signal);
@@ -90,25 +105,30 @@ const kept = 200;
  * is left out by the hub, and counted.
  */
 function Tail({ topic, live }) {
-  const [ask, setAsk] = useState({ key: "", filter: "" });
+  const [ask, setAsk] = useKept("tail", { key: "", filter: "" });
   const [paused, setPaused] = useState(false);
-  const [state, setState] = useState({ list: [], left: 0, begun: false });
+  const none = { list: [], left: 0, begun: false };
+  const [state, setState] = useState(none);
   const after = useRef(undefined); // where a tail that was paused goes on
   const later = useLater(JSON.stringify(ask), 200);
-  useEffect(() => { after.current = undefined; setState({ list: [], left: 0, begun: false }); }, [later]);
+  useEffect(() => { after.current = undefined; setState(none); }, [later]);
   useEffect(() => {
     if (paused) { live.show({ view: "topic", topic }); return undefined; }
     live.show({ view: "tail", topic, ...JSON.parse(later), after: after.current });
     return live.listen(({ view, problem }) => {
-      if (problem) { setState((s) => ({ ...s, problem })); return; }
+      if (problem) { setState((s) => ({ ...(problem.code === "forbidden" ? none : s), problem })); return; } // another token could see them
       if (view?.topic !== topic || !view.tail) return;
       const { events: came, left = 0, after: at } = view.tail;
+      const anew = after.current > at; // the topic was deleted, or it is another store
       after.current = at;
       live.goOn(at);
-      setState((s) => ({ begun: true, left: s.left + left, list: came.length > 0 ? [...came.reverse(), ...s.list].slice(0, kept) : s.list }));
+      setState((s) => {
+        const had = anew ? none : s;
+        return { begun: true, anew: anew || s.anew, left: had.left + left, list: came.length > 0 ? [...came.reverse(), ...had.list].slice(0, kept) : had.list };
+      });
     });
   }, [later, paused, topic]);
-  const says = live.state === "away" ? "The hub does not answer; the tail goes on by itself." : paused ? "Paused: going on, the tail continues where it stopped." : state.begun ? "Live: the newest first." : "Connecting…";
+  const says = live.state === "away" ? "The hub does not answer; the tail goes on by itself." : paused ? "Paused: going on, the tail continues where it stopped." : state.begun ? `Live: the newest first.${state.anew ? " The topic has begun anew; what was here of the one before is gone." : ""}` : "Connecting…";
   return html`<section><h2 class="hidden">Live tail</h2>
     <div class="form"><label>Key <input id="tail-key" autocomplete="off" spellcheck="false" value=${ask.key} onInput=${(e) => { setAsk({ ...ask, key: e.target.value }); }} /></label>
       <label class="grow">Filter (CEL) <input id="tail-filter" autocomplete="off" spellcheck="false" value=${ask.filter} onInput=${(e) => { setAsk({ ...ask, filter: e.target.value }); }} /></label>
@@ -119,30 +139,41 @@ function Tail({ topic, live }) {
     <${EventRows} id="tail" label="Live tail" list=${state.list} /></section>`;
 }
 
+/** A moment as the hub and its commands read it. A time without a zone is of the browser's zone, as all that are shown. */
 function when(given) {
   const text = given.trim();
-  if (text === "" || /^\d+$/.test(text) || /^\d+\w/.test(text) && !text.includes("-")) return text;
-  const at = new Date(text);
-  if (Number.isNaN(at.getTime())) throw Object.assign(new Error(`“${text}” is no offset, no time such as 2026-01-31 15:04, and no duration such as 2h.`), { code: "bad_request" });
+  if (/^(\d[^-]*)?$/.test(text)) return text; // an offset, or a duration
+  const at = new Date(/^\d{4}-\d\d-\d\d$/.test(text) ? `${text}T00:00` : text);
+  if (!/^\d{4}-\d\d-\d\d/.test(text) || Number.isNaN(at.getTime())) throw Object.assign(new Error(`“${text}” is no offset, no time such as 2026-01-31 15:04, and no duration such as 2h.`), { code: "bad_request" });
   return at.toISOString();
+}
+
+/** The command that prints what State shows; undefined where a moment is none. */
+function stateCommand(topic, { mode, prefix, at, from, to: until }) {
+  const flag = (name, value) => (value === "" ? [] : [name, value]);
+  try {
+    return command("state", [topic], [...flag("--prefix", prefix), ...(mode === "diff" ? ["--from", when(from) || "1970-01-01T00:00:00Z", ...flag("--to", when(until))] : flag("--at", when(at)))]);
+  } catch {
+    return ""; // it is said in its place
+  }
 }
 
 /** The state by key, at a moment, or what has changed between two. */
 function State({ topic }) {
-  const [ask, setAsk] = useState({ prefix: "", mode: "state", at: "", from: "", to: "" });
-  const [page, setPage] = useState("");
+  const [ask, setAsk] = useKept("state", { prefix: "", mode: "state", at: "", from: "", to: "" });
+  const [page, setPage] = useKept("state-page", "");
   const later = useLater(JSON.stringify(ask), 200);
   const { value, problem, loading } = useLoad(async (signal) => {
     if (ask.mode === "diff") return { diff: await get(path("v1", "topics", topic, "state-diff"), page ? { page, prefix: ask.prefix, limit: 100 } : { prefix: ask.prefix, from: when(ask.from), to: when(ask.to), limit: 100 }, signal) };
     return { state: await get(path("v1", "topics", topic, "state"), page ? { page, prefix: ask.prefix, limit: 100 } : { prefix: ask.prefix, at: when(ask.at), limit: 100 }, signal) };
   }, [later, page]);
   const change = (part) => { setPage(""); setAsk({ ...ask, ...part }); };
-  const field = (name, label) => html`<label>${label} <input id=${`state-${name}`} autocomplete="off" spellcheck="false" placeholder="now" value=${ask[name]} onInput=${(e) => { change({ [name]: e.target.value }); }} /></label>`;
+  const field = (name, label, empty = "now") => html`<label>${label} <input id=${`state-${name}`} autocomplete="off" spellcheck="false" placeholder=${empty} value=${ask[name]} onInput=${(e) => { change({ [name]: e.target.value }); }} /></label>`;
   const answer = value?.state ?? value?.diff;
   return html`<section><h2 class="hidden">State by key</h2>
     <form class="form" onSubmit=${(e) => { e.preventDefault(); }}>
       <label>Show <select id="state-mode" value=${ask.mode} onChange=${(e) => { change({ mode: e.target.value }); }}><option value="state">the state</option><option value="diff">what has changed</option></select></label>
-      ${ask.mode === "state" ? field("at", "At (offset, time or 2h)") : html`${field("from", "From")}${field("to", "To")}`}
+      ${ask.mode === "state" ? field("at", "At (offset, time or 2h)") : html`${field("from", "From", "the beginning")}${field("to", "To")}`}
       <label>Keys that begin with <input id="state-prefix" autocomplete="off" spellcheck="false" value=${ask.prefix} onInput=${(e) => { change({ prefix: e.target.value }); }} /></label>
     </form>
     <${Note} problem=${problem} />
@@ -154,7 +185,7 @@ function State({ topic }) {
       <div class="scroll" tabindex="0" role="region" aria-label="Differences"><table id="diff"><thead><tr><th scope="col">Key</th><th scope="col">Change</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>
       <tbody>${value.diff.changes.map((d) => html`<tr key=${d.key}><th scope="row" class="cut"><a href=${to("topics", topic, "key", d.key)}>${d.key}</a></th><td>${d.change}</td><td class="cut payload">${d.from ? preview(d.from.payload) : ""}</td><td class="cut payload">${d.to ? preview(d.to.payload) : ""}</td></tr>`)}</tbody></table></div>`}
     ${answer && html`<div class="buttons">${page && html`<button type="button" onClick=${() => { setPage(""); }}>First page</button>`}${answer.next && html`<button type="button" onClick=${() => { setPage(answer.next); }}>Next page</button>`}</div>`}
-    <${Command} text=${ask.mode === "diff" ? command("state", topic, "--from", ask.from.trim() || "1", ...(ask.to.trim() ? ["--to", ask.to.trim()] : [])) : command("state", topic, ...(ask.at.trim() ? ["--at", ask.at.trim()] : []))} /></section>`;
+    ${!problem && html`<${Command} text=${stateCommand(topic, ask)} />`}</section>`;
 }
 
 /** New settings, with what they would remove before they are stored. */
@@ -208,7 +239,7 @@ function Publish({ topic, onClose }) {
     const receipt = await (await send("POST", path("publish", topic), { query: { key }, body: payload, headers: { "idempotency-key": once } })).json();
     return `Published at offset ${receipt.offset}, with the id ${receipt.id}.`;
   };
-  return html`<${Ask} title=${`Publish to ${topic}`} action="Publish" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("pub", topic, payload, ...(key ? ["--key", key] : []))}>
+  return html`<${Ask} title=${`Publish to ${topic}`} action="Publish" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("pub", [topic, payload], key ? ["--key", key] : [])}>
     <p>One event is published, and goes to every group of the topic.</p>
     <label class="block">Key, if it has one <input id="publish-key" autocomplete="off" spellcheck="false" value=${key} onInput=${(e) => { setKey(e.target.value); }} /></label>
     <label class="block">Payload as JSON <textarea id="publish-payload" rows="6" spellcheck="false" value=${payload} onInput=${(e) => { setPayload(e.target.value); }}></textarea></label>
@@ -231,7 +262,7 @@ function Settings({ topic, info, may, again }) {
 
 /** The changes of one key, the newest first, each with what caused it. */
 function KeyHistory({ topic, of }) {
-  const [before, setBefore] = useState("");
+  const [before, setBefore] = useKept("history-before", "");
   const { value: h, problem, loading } = useLoad((signal) => get(path("v1", "topics", topic, "state-history"), { key: of, before, limit: 50 }, signal), [topic, of, before]);
   const gaps = h ? [h.horizon > 1 && `Changes before offset ${count(h.horizon)} were removed.`, h.compacted > 0 && `Up to offset ${count(h.compacted)} those may be missing that a newer one has replaced.`].filter(Boolean).join(" ") : "";
   const causes = (list) => (list ?? []).map((c) => (c.topic ? html`<div><a href=${to("topics", c.topic, "event", c.id)}>${c.id}</a> <span class="dim">${c.topic}</span></div>` : html`<div class="dim">${c.id} ${c.hidden ? "(not for this token)" : "(gone)"}</div>`));
@@ -241,7 +272,7 @@ function KeyHistory({ topic, of }) {
       <tbody>${h.changes.map(({ event: e, change, before: was, before_gone: gone, causes: why }) => html`<tr key=${e.offset}><td class="num"><a href=${to("topics", topic, "event", e.id)}>${e.offset}</a></td><td class="time">${time(e.committed_ts ?? e.ts)}</td><td>${change}</td><td class="cut payload">${preview(e.payload)}</td>
         <td class="wide cut payload">${was ? preview(was.payload) : gone ? "gone" : ""}</td><td class="wide">${causes(why)}</td></tr>`)}</tbody></table></div>`}
       <div class="buttons">${before !== "" && html`<button type="button" onClick=${() => { setBefore(""); }}>The newest</button>`}${h.next && html`<button type="button" onClick=${() => { setBefore(h.next); }}>Earlier</button>`}</div>`}
-    <${Command} text=${command("state", topic, of, "--history")} /></section>`;
+    <${Command} text=${command("state", [topic, of], ["--history"])} /></section>`;
 }
 
 const tabs = { events: "Events", live: "Live tail", state: "State by key", settings: "Settings" };
@@ -256,11 +287,12 @@ export function Topic({ live, at }) {
   const tab = asked ?? has[0];
   const [asking, setAsking] = useState(false);
   useEffect(() => { if (tab !== "live") live.show({ view: "topic", topic }); }, [topic, tab === "live"]);
+  useEffect(() => { setAsking(false); }, [tab, id]); // nobody comes back to a question
   const now = live.message?.view?.topic === topic ? live.message.view : undefined;
   const t = { ...info, ...now };
   if (tab === "event" && id !== undefined) return html`<${EventView} topic=${topic} id=${id} />`;
   return html`<p class="crumbs"><a href=${to("topics")}>Topics</a></p><h1>${topic}</h1>
-    <${Note} problem=${problem ?? (live.message?.problem && { code: live.message.problem.code, message: live.message.problem.detail })} />
+    <${Note} problem=${problem ?? (tab !== "live" && live.message?.problem && { code: live.message.problem.code, message: live.message.problem.detail })} />
     ${info && html`<ul class="tiles">${[
     ["Newest offset", count(t.head), ago(t.head_ts, live.message?.ts)],
     ["First kept", count(t.first_offset), t.horizon > 1 ? `horizon ${count(t.horizon)}` : "nothing was removed"],

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/ui.js";
 import { get, path } from "./api.js";
+import { hubNow } from "./clock.js";
 import { LocalWindow, Note, useLoad } from "./parts.js";
 import { EventRows } from "./topics.js";
 import { count, doing, plural, time, to } from "./words.js";
@@ -47,7 +48,7 @@ function Drawing({ trace, left }) {
 }
 
 function Nodes({ trace }) {
-  const now = Date.now();
+  const now = hubNow();
   return html`<section><h2>As a list</h2><${LocalWindow} id="trace" label="Events of the trace" list=${trace.nodes} empty=""
     head=${html`<th scope="col" class="num steps">Steps</th><th scope="col" class="any">Topic</th><th scope="col" class="any">Id</th><th scope="col" class="wide stamp">Time</th><th scope="col" class="wide any">Groups</th><th scope="col" class="wide any">Payload</th><th scope="col" class="steps"><span class="hidden">Trace</span></th>`}
     row=${(n, at) => html`<tr key=${at} aria-rowindex=${at} class=${n.id === trace.id ? "here" : undefined}><td class="num">${n.distance > 0 ? `+${n.distance}` : n.distance}</td><td title=${what(n)}>${what(n)}</td><td class="id">${n.topic ? html`<a href=${to("topics", n.topic, "event", n.id)}>${n.id}</a>` : n.id}</td><td class="wide time">${time(n.ts)}</td>

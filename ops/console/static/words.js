@@ -1,5 +1,7 @@
 // Figures and sentences as people read them. All of it is text; nothing becomes markup.
 
+import { hubNow } from "./clock.js";
+
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 
@@ -27,15 +29,18 @@ export function span(ms) {
   return `${Math.floor(s / size)} ${unit}${rest > 0 ? ` ${rest} ${next[0]}` : ""}`;
 }
 
-export const ago = (ts, now = Date.now()) => (!ts ? "never" : now - ts < 1_000 ? "just now" : `${span(now - ts)} ago`);
+export const ago = (ts, now = hubNow()) => (!ts ? "never" : now - ts < 1_000 ? "just now" : `${span(now - ts)} ago`);
 
 const clock = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" });
 export const time = (ts) => (ts ? `${clock.format(ts)}.${String(ts % 1000).padStart(3, "0")}` : "");
 
-/** A text between quotes, for sentences. */
-const quote = (text) => `“${text}”`;
+/** A text of others inside a sentence: one that turns the direction of writing turns nothing of the sentence. */
+const apart = (text) => (/[\u0590-\u08ff\u200f\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufeff]/.test(text) ? `\u2068${text}\u2069` : text);
 
-const who = (peer) => (peer ? peer.client || peer.name || peer.transport || "a member" : "a member");
+/** A text between quotes, for sentences. */
+const quote = (text) => `“${apart(text)}”`;
+
+const who = (peer) => (peer ? apart(peer.client || peer.name || peer.transport || "a member") : "a member");
 
 /** How an event in flight is, as the end of a sentence. */
 export function doing(e, now) {
@@ -61,7 +66,7 @@ function lastFailure(e) {
 const waits = (w, now) => `${plural(w.lag, "event")} ${w.lag === 1 ? "is" : "are"} not done${w.oldest_ts ? `, the oldest for ${span(now - w.oldest_ts)}` : ""}.`;
 
 /** What is in the way of a group, in a sentence; "" where nothing is. */
-export function blocked(b, now = Date.now()) {
+export function blocked(b, now = hubNow()) {
   if (!b) return "";
   const event = b.offset ? `event ${b.offset}` : "an event";
   const state = b.state ? doing({ ...b, due_ts: 0 }, now) : "is not done";
@@ -110,7 +115,7 @@ const titles = {
 };
 
 /** What is wrong, as {subject, title, text, help, link}. */
-export function explain(w, now = Date.now()) {
+export function explain(w, now = hubNow()) {
   const [text, help] = kinds[w.kind]?.(w, now) ?? [w.text ?? w.kind, ""];
   const link = w.kind === "dead_letters" ? to("dlq", w.topic, w.group) : w.group ? to("groups", w.topic, w.group) : undefined;
   return { subject: w.group ? `${w.group} in ${w.topic}` : "", title: titles[w.kind] ?? w.kind, text, help, link };
@@ -127,8 +132,11 @@ export const to = (...segments) => `#/${segments.map(encodeURIComponent).join("/
 
 /** A word for a shell, quoted where it has to be. */
 const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
-/** The command that does the same. */
-export const command = (...args) => ["eventhub", ...args.filter((a) => a !== "" && a !== undefined).map((a) => word(String(a)))].join(" ");
+/** The command that does the same: its name, what it is about, and flags. What begins with a dash would be taken for a flag. */
+export function command(name, about, flags = []) {
+  const all = about.some((a) => /^-./.test(a)) ? [...flags, "--", ...about] : [...about, ...flags];
+  return ["eventhub", name, ...all.map((a) => word(String(a)))].join(" ");
+}
 
 /** The flags of eventhub topic set, by where the setting is in the JSON of settings. */
 const flags = [
@@ -147,5 +155,5 @@ export function settingsCommand(topic, settings, version) {
     if (value === true || value !== null && typeof value === "object" && !Array.isArray(value)) words.push(flag);
     else for (const one of [value].flat()) words.push(flag, one);
   }
-  return command("topic", "set", topic, ...(words.length === 0 ? ["--keep-everything"] : words), "--if-version", version);
+  return command("topic set", [topic], [...(words.length === 0 ? ["--keep-everything"] : words), "--if-version", version]);
 }

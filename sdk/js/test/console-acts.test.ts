@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
 import { createServer, connect as dial, type AddressInfo, type Server, type Socket } from "node:net";
+import { rmSync } from "node:fs";
+import { join } from "node:path";
 import { after, before } from "node:test";
 import { Console, mint, secret } from "./console.ts";
 import { test, TestHub } from "./harness.ts";
@@ -234,7 +236,181 @@ test("a time is typed with a space, and what is none is said to be none", async 
   await c.page.keyboard.type("2030-01-31 15:04");
   assert.equal(await c.page.inputValue("#state-at"), "2030-01-31 15:04");
   await c.says("#state", /9007199254740993/);
-  await c.page.fill("#state-at", "yesterday");
-  await c.says(".note.bad", /bad_request “yesterday” is no offset/);
+  for (const none of ["yesterday", "-5", "2026-31-01"]) {
+    await c.page.fill("#state-at", none);
+    await c.says(".note.bad", new RegExp(`bad_request “${none}” is no offset`));
+    assert.equal(await c.page.$(".command"), null);
+  }
   await c.clean();
+});
+
+test("a time is of the browser's zone, also in the command that does the same", async () => {
+  const to = await c.context.newCDPSession(c.page);
+  await to.send("Emulation.setTimezoneOverride", { timezoneId: "America/New_York" });
+  await c.go("#/topics/numbers/state");
+  const command = (want: RegExp): Promise<string> => c.says(".command code", want);
+  for (const [given, want] of [["2026-01-31 15:04", "2026-01-31T20:04:00.000Z"], ["2026-01-31", "2026-01-31T05:00:00.000Z"], ["2026-01-31T15:04:05Z", "2026-01-31T15:04:05.000Z"], ["2h", "2h"], ["1", "1"]] as const) {
+    const asked = c.page.waitForRequest((r) => new URL(r.url()).searchParams.get("at") === want);
+    await c.page.fill("#state-at", given);
+    await asked;
+    hub.cli(...(await command(new RegExp(`--at ${want}$`))).split(" ").slice(1), "--url", hub.url, "--token", all);
+  }
+  await c.page.fill("#state-prefix", "k");
+  await command(/--prefix k --at 1$/);
+  // Without a moment to begin at, all that there is was added since.
+  await c.page.selectOption("#state-mode", "diff");
+  await c.says("#diff", /kadded/);
+  assert.match(hub.cli(...(await command(/--from 1970/)).split(" ").slice(1), "--url", hub.url, "--token", all), /^added .*\bk\b/m);
+  await to.send("Emulation.setTimezoneOverride", { timezoneId: "" });
+  await to.detach();
+});
+
+test("times are told by the hub's clock, whatever the browser's says", async () => {
+  await publish("clock", [1], () => "k");
+  await giveUp("clock", 1);
+  await call("POST", "/v1/topics/clock/groups/holds/pull?max=1&wait_ms=5000", '{"from":"earliest","ack_timeout_ms":600000}');
+  const { id } = JSON.parse((await stored("clock"))[0] ?? "") as { id: string };
+  for (const ahead of [-3_600_000, 3_600_000]) {
+    const page = await c.tab();
+    await page.addInitScript((by) => {
+      const { now } = Date;
+      Date.now = () => now() + by;
+    }, ahead);
+    await c.signIn(hub, all, "#/dlq/clock/g", page);
+    const few = /(just now|^(\d+ min )?\d+ s ago)$/;
+    await c.says("#letters td.time", few, page);
+    const go = (hash: string): Promise<unknown> => page.evaluate((h) => { location.hash = h; }, hash);
+    await go(`#/topics/clock/event/${id}`);
+    const held = ahead > 0 ? /has been with .* for (less than 1 s|(\d+ min )?\d+ s)$/ : /has been with .* for (\d+ min )?\d+ s$/;
+    await c.says("#event-groups td", held, page);
+    await go(`#/trace/${id}`);
+    await c.says("#trace td", /holds has been with .* for ([^h]|h[^ ])*(;|$)/, page);
+    if (ahead > 0) {
+      await c.refusing(async () => {
+        await hub.stop("SIGKILL");
+        await c.says("#away", /said last, (less than 1 s|(\d+ min )?\d+ s) ago/, page);
+        await hub.run();
+        await page.waitForSelector('#link[data-state="open"]');
+        await c.page.waitForSelector('#link[data-state="open"]');
+      });
+    }
+    await page.close();
+  }
+});
+
+test("a tab that is opened behind others asks for nothing until somebody looks at it", async () => {
+  const page = await c.tab();
+  let asked = 0;
+  page.on("request", (r) => { if (r.url().includes("/console/live")) asked++; });
+  await page.addInitScript("Object.defineProperty(document, 'hidden', { get: () => !globalThis.looked })");
+  c.refusals = true;
+  await page.goto(`${hub.console}#/topics/numbers`);
+  await page.waitForSelector("#sign-in");
+  // Who is signed out stays so, whatever tab they look at.
+  await page.evaluate(() => { document.dispatchEvent(new Event("visibilitychange")); });
+  await page.waitForSelector('#link[data-state="denied"]');
+  await c.enter(all, page);
+  await page.waitForSelector('#link[data-state="resting"]');
+  await c.says("#events", /9007199254740993/, page);
+  c.refusals = false;
+  asked = 0;
+  await page.evaluate(() => {
+    (globalThis as { looked?: boolean }).looked = true;
+    document.dispatchEvent(new Event("visibilitychange"));
+  });
+  await page.waitForSelector('#link[data-state="open"]');
+  assert.equal(asked, 1);
+  await page.close();
+});
+
+test("what somebody writes stays while they sign in again", async () => {
+  const page = await c.tab();
+  await c.signIn(hub, mint(["*"], 4), "#/topics/numbers/live", page); // tokens have a leeway of five seconds
+  c.refusals = true;
+  await page.click('button:has-text("Publish…")');
+  await page.fill("#publish-payload", '{"written":1}');
+  await page.waitForSelector("#sign-in");
+  await page.screenshot({ path: `${process.env.SDK_ROOT ?? ""}../../bin/console/sign-in-again.png` });
+  await page.keyboard.press("Escape"); // not a way past it
+  await page.click("#token");
+  await c.enter(all, page);
+  await page.waitForSelector("#sign-in", { state: "detached" });
+  assert.equal(await page.inputValue("#publish-payload"), '{"written":1}');
+  await page.click('dialog.ask .buttons button:has-text("Publish")');
+  await c.says("dialog.ask .note", /Published at offset/, page);
+  await page.keyboard.press("Escape");
+  await c.says("#tail", /written/, page);
+  c.refusals = false;
+  await page.close();
+});
+
+test("a tail shows nothing more of what another token could see", async () => {
+  const page = await c.tab();
+  await c.signIn(hub, mint(["*"], 4), "#/topics/numbers/live", page);
+  c.refusals = true;
+  await c.says("#tail-state", /Live/, page);
+  await call("POST", "/publish/numbers", '{"seen":1}');
+  await c.says("#tail", /seen/, page);
+  await page.waitForSelector("#sign-in");
+  await c.enter(mint(["admin:numbers"], 3600, "operator"), page);
+  await c.says(".note.bad", /forbidden/, page);
+  await page.waitForFunction(() => document.querySelectorAll("#tail tbody tr").length === 0);
+  c.refusals = false;
+  await page.close();
+});
+
+test("who comes back to a list finds it as it was, and nobody to a question", async () => {
+  await publish("back", Array.from({ length: 200 }, (_, i) => i), (i) => `k${i % 2}`);
+  await c.go("#/topics/back");
+  await c.page.fill("#events-key", "k1");
+  await c.says("main [role=status]", /of [\d,]+ that were looked at/);
+  await c.page.click('button:has-text("Earlier")');
+  await c.says("#events tr:first-child td", /^100$/);
+  await c.page.click("#events tbody tr:first-child a");
+  await c.says("#fields", /Offset100/);
+  await c.page.goBack();
+  await c.says("#events tr:first-child td", /^100$/);
+  assert.equal(await c.page.inputValue("#events-key"), "k1");
+  await c.refusing(async () => {
+    await c.page.reload();
+    await c.enter(all);
+    await c.says("#events tr:first-child td", /^100$/);
+  });
+  await c.page.click("#events tbody tr:first-child a");
+  await c.page.click('.crumbs a:has-text("back")');
+  await c.page.click('button:has-text("Publish…")');
+  await c.page.goBack();
+  await c.says("#fields", /Offset100/);
+  await c.page.goForward();
+  await c.page.waitForSelector("#events");
+  assert.equal(await c.page.$("dialog.ask"), null);
+});
+
+test("a hub that has another store is shown as it is, and a topic that is new", async () => {
+  await c.go("#/topics");
+  await c.says(".window", /numbers/);
+  const tail = await c.tab(), gone = await c.tab();
+  await c.signIn(hub, all, "#/topics/back/live", tail);
+  await c.says("#tail-state", /Live/, tail);
+  await publish("back", ["of the store before"]);
+  await c.says("#tail", /of the store before/, tail);
+  await c.signIn(hub, all, "#/topics/numbers", gone);
+  await c.says("#events", /9007199254740993/, gone);
+  await c.refusing(async () => {
+    await hub.stop();
+    rmSync(join(hub.dir, "store"), { recursive: true });
+    await hub.run();
+    await publish("back", ["of the new store"]);
+    await c.says(".window", /^(?!.*numbers).*back/s);
+    await c.says(".note.bad", /no topic "numbers"/, gone);
+    assert.equal(await gone.$("#events"), null);
+    await c.says("#tail-state", /has begun anew/, tail);
+    await publish("back", ["and goes on"]);
+    await c.says("#tail", /and goes on/, tail);
+    assert.doesNotMatch(await tail.innerText("#tail"), /of the store before/);
+  });
+  await publish("another", [1]);
+  await c.says(".window", /another/);
+  await tail.close();
+  await gone.close();
 });

@@ -1,6 +1,10 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 // @ts-expect-error: the console is JavaScript as browsers load it
+import { hubNow } from "../../../ops/console/static/clock.js";
+// @ts-expect-error: so is this
+import { Live } from "../../../ops/console/static/live.js";
+// @ts-expect-error: and this
 import { ago, blocked, bytes, command, explain, preview, rate, settingsCommand, span } from "../../../ops/console/static/words.js";
 import { test } from "./harness.ts";
 
@@ -51,10 +55,27 @@ test("figures as people read them", () => {
   assert.equal(preview({ a: "x".repeat(300) }).length, 161);
 });
 
+test("a name that turns the direction of writing turns nothing of the sentence around it", () => {
+  const turned = blocked({ kind: "key", key: "\u202eevil", offset: 4, state: "leased", since_ts: now - 5_000, member: { client: "\u202ereverse" } }, now) as string;
+  assert.match(turned, /“\u2068\u202eevil\u2069” are held .* has been with \u2068\u202ereverse\u2069 for 5 s\.$/);
+  assert.match(blocked((entry("key") as { blocked_by: object }).blocked_by, now) as string, /“customer-7”/);
+});
+
+test("the lines and the hub's time go on where its clock is set back", () => {
+  (globalThis as { document?: unknown }).document = { hidden: false, addEventListener: () => undefined };
+  const none = (): void => undefined;
+  const live = new Live(none, none, none) as { take(m: object): void; history: { ts: number[]; lag: number[] } };
+  for (const [i, ts] of [0, 1_000, 1_000, 2_000, -3_600_000, -3_599_000].entries()) live.take({ ts: now + ts, run: 1, totals: { lag: i } });
+  assert.deepEqual(live.history.ts.map((s) => s * 1000 - now), [-3_600_000, -3_599_000]);
+  assert.deepEqual(live.history.lag, [4, 5]);
+  assert.ok(Math.abs((hubNow() as number) - (now - 3_599_000)) < 1_000);
+});
+
 test("commands are quoted for a shell", () => {
-  assert.equal(command("group", "seek", "orders", "billing", "--from", "offset:3"), "eventhub group seek orders billing --from offset:3");
-  assert.equal(command("pub", "a", `it's $(rm -rf /) "x"`), `eventhub pub a 'it'\\''s $(rm -rf /) "x"'`);
-  assert.equal(command("pub", "a", "", undefined), "eventhub pub a");
+  assert.equal(command("group seek", ["orders", "billing"], ["--from", "offset:3"]), "eventhub group seek orders billing --from offset:3");
+  assert.equal(command("pub", ["a", `it's $(rm -rf /) "x"`]), `eventhub pub a 'it'\\''s $(rm -rf /) "x"'`);
+  assert.equal(command("pub", ["a", "-1"], ["--key", "-k"]), "eventhub pub --key -k -- a -1");
+  assert.equal(command("dlq requeue", ["a", 7, "-"]), "eventhub dlq requeue a 7 -");
 });
 
 test("settings are the flags of the command that stores the same", () => {
