@@ -181,6 +181,11 @@ func (h outsideJournal) Announce(_ context.Context, m journal.Member) (all []jou
 	return all, err
 }
 
+func (h outsideJournal) Now(context.Context) (now time.Time, err error) {
+	h.out.run(func(ctx context.Context) { now, err = h.j.Now(ctx) })
+	return now, err
+}
+
 func (h outsideJournal) Limits(context.Context) (l journal.Limits, err error) {
 	h.out.run(func(ctx context.Context) { l, err = h.j.Limits(ctx) })
 	l.EntryBytes = min(l.EntryBytes, historyEntry) // so that commits are divided

@@ -57,7 +57,7 @@ var (
 // NewAdmin returns the administration of the hub at url, which may be what Dial takes:
 // the HTTP API begins at the URL's path, without a last segment /ws. It does not connect:
 // a call does, and tries the URLs of WithURLs in turn, the one that answered last first,
-// until one is reached. Options that concern the WebSocket alone, such as WithReconnect,
+// until one is reached that leads. Options that concern the WebSocket alone, such as WithReconnect,
 // are an error that names them. As in Dial, proxies of the environment are not used.
 func NewAdmin(url string, opts ...Option) (*Admin, error) {
 	cfg := defaults(url)

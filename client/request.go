@@ -70,7 +70,8 @@ func (a *Admin) ask(ctx context.Context, method, path string) (r *response, err 
 }
 
 // eachHub asks one URL after the other until one answers. again: the next one is asked
-// also after a hub was connected to, which may have been asked before it was lost.
+// also after a hub was connected to, which may have been asked before it was lost. A hub that does
+// not lead has done nothing, so the next one is asked in any case; its refusal is the error where no other hub answers.
 func (a *Admin) eachHub(ctx context.Context, method, path string, again bool, ask func(base, token string) (connected bool, _ error)) error {
 	failures := []error{ErrUnreachable}
 	token, _, err := a.cfg.token(ctx)
@@ -80,6 +81,7 @@ func (a *Admin) eachHub(ctx context.Context, method, path string, again bool, as
 	if strings.ContainsFunc(token, func(c rune) bool { return c < ' ' || c == 0x7f }) {
 		return eventhub.Errorf(eventhub.CodeBadToken, "the token has a control character in it, perhaps a line's end")
 	}
+	var passive error
 	first := int(a.served.Load())
 	for i := range a.cfg.bases {
 		at := (first + i) % len(a.cfg.bases)
@@ -92,13 +94,29 @@ func (a *Admin) eachHub(ctx context.Context, method, path string, again bool, as
 		if ctx.Err() != nil && (connected || context.Cause(ctx) == ErrClosed) {
 			return fmt.Errorf("client: %s %s: %w", method, base+path, context.Cause(ctx))
 		}
+		if isPassive(err) {
+			passive = err
+			if ctx.Err() != nil {
+				break
+			}
+			continue
+		}
 		failures = append(failures, fmt.Errorf("%s: %w", base, err))
 		if ctx.Err() != nil || connected && !again {
 			break
 		}
 		a.cfg.logger.Warn("the HTTP API of a hub was not reached", "url", base, "error", err)
 	}
+	if passive != nil {
+		return passive
+	}
 	return errors.Join(failures...)
+}
+
+// isPassive reports whether an error is the refusal of a hub that does not lead.
+func isPassive(err error) bool {
+	refusal, ok := errors.AsType[*eventhub.Error](err)
+	return ok && refusal.Code == eventhub.CodeNotActive
 }
 
 // askOne asks one URL. An error means that no hub was reached, or that the connection was
@@ -116,6 +134,9 @@ func (a *Admin) askOne(ctx context.Context, method, url, token string) (r *respo
 	if r.isProxy() {
 		return nil, true, r.refusal()
 	}
+	if r.status == http.StatusServiceUnavailable && isPassive(r.refusal()) {
+		return nil, true, r.refusal()
+	}
 	return r, true, nil
 }
 
@@ -129,16 +150,33 @@ type transmission struct {
 
 // open makes a request and returns the answer that it hopes for, whose body is the
 // caller's to read and to close; ctx, which is bound, lasts as long. It tries the next URL
-// only as long as no hub was connected to.
+// only as long as no hub was connected to, or those that were do not lead.
 func (a *Admin) open(ctx context.Context, t *transmission) (answer *http.Response, err error) {
+	var judged error
 	err = a.eachHub(ctx, t.method, t.path, false, func(base, token string) (connected bool, err error) {
-		answer, connected, err = a.send(ctx, token, base+t.path, t)
-		return connected, err
+		if again, ok := t.body.(io.Seeker); ok {
+			if _, err := again.Seek(0, io.SeekStart); err != nil {
+				return true, err
+			}
+		}
+		if answer, connected, err = a.send(ctx, token, base+t.path, t); err != nil {
+			return connected, err
+		}
+		if judged = a.judge(t, answer); isPassive(judged) && rewinds(t.body) {
+			return true, judged
+		}
+		return true, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return answer, a.judge(t, answer)
+	return answer, judged
+}
+
+// rewinds reports whether a body can be sent again.
+func rewinds(body io.Reader) bool {
+	_, ok := body.(io.Seeker)
+	return body == nil || ok
 }
 
 // send makes a request to one URL and returns its answer, of any status. connected says

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"net"
 	"sync"
 	"testing"
@@ -17,7 +18,9 @@ type proxy struct {
 	held    bool // nothing is passed on, in either direction, and nothing is closed
 	lost    bool // what the server says is thrown away; the connections have to be cut then
 	over    bool
-	links   map[*link]struct{}
+	// says, where not nil, makes of what the server says what the hub gets: whole lines of the protocol.
+	says  func([]byte) []byte
+	links map[*link]struct{}
 }
 
 // link is one connection through the proxy.
@@ -89,6 +92,17 @@ func (p *proxy) pass(l *link, from, to net.Conn, down bool) {
 		if err != nil {
 			return
 		}
+		chunk := buf[:n]
+		if down && p.says != nil {
+			whole := bytes.Clone(chunk)
+			for !bytes.HasSuffix(whole, []byte("\r\n")) {
+				if n, err = from.Read(buf); err != nil {
+					return
+				}
+				whole = append(whole, buf[:n]...)
+			}
+			chunk = p.says(whole)
+		}
 		p.mu.Lock()
 		for p.held && !p.over && !l.broken {
 			p.changed.Wait()
@@ -101,7 +115,7 @@ func (p *proxy) pass(l *link, from, to net.Conn, down bool) {
 		if drop {
 			continue
 		}
-		if _, err := to.Write(buf[:n]); err != nil {
+		if _, err := to.Write(chunk); err != nil {
 			return
 		}
 	}

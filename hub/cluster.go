@@ -32,7 +32,8 @@ type cluster struct {
 	absent atomic.Pointer[error] // why it is nil
 	since  time.Time             // of the start
 
-	fetching atomic.Pointer[fetching] // the copy that is on its way
+	fetching  atomic.Pointer[fetching] // the copy that is on its way
+	unfetched atomic.Pointer[error]    // why the copy that is needed could not be fetched yet
 
 	copied *pebble.Replica // of who looks for the journal, before there is a seat
 	store  *pebble.Store   // once the hub leads

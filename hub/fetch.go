@@ -49,6 +49,7 @@ func lacks(r *pebble.Replica, err error) bool {
 func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
 	h.log.Warn("the journal does not have what this hub needs; it fetches a copy of the hub that leads", "error", why)
 	var twin others
+	defer h.cluster.unfetched.Store(nil)
 	for wait := leastLook; ; wait = min(2*wait, mostLook) {
 		from, err := h.leading(ctx, at.journal, &twin)
 		if err == nil {
@@ -70,6 +71,7 @@ func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
 			return nil, fmt.Errorf("%w; and no copy of %s can be fetched: %w. Either mend that, or move %s away and make it by hand: eventhub backup --url %s %s%s",
 				why, from.ID, err, h.cfg.Store, url, h.cfg.Store, h.cfg.from("member_token"))
 		}
+		h.cluster.unfetched.Store(&err)
 		h.log.Warn("the copy cannot be fetched; it is tried again", "in", wait, "error", err)
 		select {
 		case <-time.After(wait):
@@ -220,10 +222,13 @@ func (h *Hub) leadSeat(ctx context.Context) (at *seat, leader *journal.Leader, e
 	return at, nil, err
 }
 
-// isFetching says that a copy is on its way; nil where none is.
+// isFetching says that a copy is on its way, or why none could be fetched yet; nil where none is needed.
 func (c *cluster) isFetching() *eventhub.Error {
 	f := c.fetching.Load()
 	if f == nil {
+		if why := c.unfetched.Load(); why != nil {
+			return eventhub.Errorf(eventhub.CodeNotActive, "this hub needs a copy of the hub that leads, which could not be fetched yet: %v", *why)
+		}
 		return nil
 	}
 	return eventhub.Errorf(eventhub.CodeNotActive, "this hub fetches a copy of %s, %d bytes so far", f.from, f.received.Load())

@@ -413,3 +413,43 @@ func TestFetchSaysHowFar(t *testing.T) {
 		t.Errorf("Stop: %v", err)
 	}
 }
+
+// TestFetchOfAStandby: where the URL of the hub that leads is that of another one, which does not lead, a member that needs a copy
+// says so, and not that the journal is silent.
+func TestFetchOfAStandby(t *testing.T) {
+	j := memory.New(memory.Options{})
+	lead, err := journal.New(j.Open()).Lead(t.Context(), journal.Position{}, "a", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lead.Close()
+	for range 2 {
+		if _, err := lead.Beat()(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Open().Trim(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `{"status":503,"detail":"this hub is a standby of a","code":"not_active"}`) // the member may be gone
+	}))
+	t.Cleanup(other.Close)
+	if _, err := j.Open().Announce(t.Context(), journal.Member{ID: "a", URLs: []string{other.URL}, Active: true}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := memberConfig(j.Open(), "b", t.TempDir())
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	b := start(t, cfg)
+	const want = "this hub needs a copy of the hub that leads, which could not be fetched yet: not_active: this hub is a standby of a"
+	awaitReadiness(t, b, func(status int, text string) bool {
+		return status == http.StatusServiceUnavailable && strings.Contains(text, want)
+	})
+	for _, path := range []string{"/readyz?role=standby", "/lag"} {
+		if status, text := ask(t, "http://"+b.OpsAddr()+path); status != http.StatusServiceUnavailable || !strings.Contains(text, want) {
+			t.Errorf("GET %s: %d %s; want %q", path, status, text, want)
+		}
+	}
+}

@@ -21,10 +21,11 @@ type Journal struct {
 type JournalMember struct {
 	ID       string
 	URLs     []string
-	Active   bool      // it led when it said so
-	Synced   uint64    // the place up to which its copy is on its disk
-	Seen     time.Time // when it said so
-	Released bool      // nobody waits for it
+	Active   bool          // it led when it said so
+	Synced   uint64        // the place up to which its copy is on its disk
+	Seen     time.Time     // when it said so, by the clock of the journal's servers
+	Ago      time.Duration // how long ago that was
+	Released bool          // nobody waits for it
 }
 
 // JournalTally is what was read of a journal.
@@ -55,11 +56,20 @@ func (j *Journal) Close() error { return j.journal.Close() }
 
 // Members returns the hubs that share the journal, by ID.
 func (j *Journal) Members(ctx context.Context) (all []JournalMember, err error) {
-	said, err := j.journal.Announce(ctx, journal.Member{})
+	said, now, err := j.said(ctx)
 	for _, m := range said {
-		all = append(all, JournalMember{ID: m.ID, URLs: m.URLs, Active: m.Active, Synced: m.Synced, Seen: m.Seen, Released: m.Released})
+		all = append(all, JournalMember{ID: m.ID, URLs: m.URLs, Active: m.Active, Synced: m.Synced, Seen: m.Seen, Ago: now.Sub(m.Seen), Released: m.Released})
 	}
 	return all, err
+}
+
+// said returns what the members have said, and what the clock says by which they were seen: that of this machine may
+// say something else.
+func (j *Journal) said(ctx context.Context) (all []journal.Member, now time.Time, err error) {
+	if all, err = j.journal.Announce(ctx, journal.Member{}); err == nil && len(all) > 0 {
+		now, err = j.journal.Now(ctx)
+	}
+	return all, now, err
 }
 
 // stillThere is how long ago a member that is there may have said something: three times in a row.
@@ -69,7 +79,7 @@ const stillThere = 30 * time.Second
 // something itself. It returns what the member has said last. One that has said something within half a
 // minute is refused.
 func (j *Journal) Release(ctx context.Context, id string) (JournalMember, error) {
-	said, err := j.journal.Announce(ctx, journal.Member{})
+	said, now, err := j.said(ctx)
 	if err != nil {
 		return JournalMember{}, err
 	}
@@ -85,10 +95,11 @@ func (j *Journal) Release(ctx context.Context, id string) (JournalMember, error)
 		return JournalMember{}, fmt.Errorf("there is no member %q; known are: %s", id, strings.Join(known, ", "))
 	}
 	m := said[at]
-	if ago := time.Since(m.Seen); ago < stillThere && !m.Released {
+	ago := now.Sub(m.Seen)
+	if ago < stillThere && !m.Released {
 		return JournalMember{}, fmt.Errorf("the member %q has said something %s ago: stop its hub first, and wait half a minute", id, max(ago, 0).Round(time.Second))
 	}
-	released := JournalMember{ID: m.ID, URLs: m.URLs, Synced: m.Synced, Seen: m.Seen, Released: true}
+	released := JournalMember{ID: m.ID, URLs: m.URLs, Synced: m.Synced, Seen: m.Seen, Ago: ago, Released: true}
 	if m.Released {
 		return released, nil
 	}
@@ -115,7 +126,7 @@ type JournalTrim struct {
 // PlanTrim says what of the journal nobody needs: what two members have on their disks at least, and all that were
 // seen within a day. Hubs leave it an hour longer, for copies that are on their way to another machine.
 func (j *Journal) PlanTrim(ctx context.Context) (p JournalTrim, err error) {
-	said, err := j.journal.Announce(ctx, journal.Member{})
+	said, now, err := j.said(ctx)
 	if err != nil {
 		return p, err
 	}
@@ -126,7 +137,6 @@ func (j *Journal) PlanTrim(ctx context.Context) (p JournalTrim, err error) {
 	if p.Last, err = j.journal.Last(ctx); err != nil {
 		return p, err
 	}
-	now := time.Now()
 	p.First, p.Used = limits.First, limits.Used
 	p.UpTo = member.Trimmable(said, now, member.SeenWithin)
 	count := 0

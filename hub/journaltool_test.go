@@ -96,6 +96,37 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// TestToolsByTheEnginesClock: who was seen when is told by the clock of the journal's servers, whatever that of the
+// machine says on which somebody looks after it.
+func TestToolsByTheEnginesClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-25 * time.Hour, -time.Hour, -40 * time.Second, 0, 40 * time.Second, time.Hour, 25 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			j := memory.New(memory.Options{})
+			j.SetAhead(ahead)
+			tool := lookAfter(t, j)
+			for id, ago := range map[string]time.Duration{"a": 0, "b": 20 * time.Second, "late": 35 * time.Second, "gone": 25 * time.Hour} {
+				synced := map[string]uint64{"a": 10, "b": 8, "late": 9, "gone": 2}[id]
+				j.Say(journal.Member{ID: id, Synced: synced, Seen: time.Now().Add(ahead - ago)})
+			}
+			if p, err := tool.PlanTrim(t.Context()); err != nil || p.UpTo != 8 || strings.Join(p.Holds, " ") != "b" {
+				t.Errorf("PlanTrim = %+v, %v; want up to 8, for b has the least of who was seen within a day", p, err)
+			}
+			members, err := tool.Members(t.Context())
+			if err != nil || len(members) != 4 {
+				t.Fatalf("Members = %+v, %v", members, err)
+			}
+			if ago := members[1].Ago.Round(10 * time.Second); members[1].ID != "b" || ago != 20*time.Second {
+				t.Errorf("%s was seen %s ago; want b, 20 s", members[1].ID, ago)
+			}
+			_, err = tool.Release(t.Context(), "b")
+			wantError(t, "Release of who was seen 20 s ago", err, `"b" has said something 2`)
+			if m, err := tool.Release(t.Context(), "late"); err != nil || m.Ago.Round(5*time.Second) != 35*time.Second {
+				t.Errorf("Release of who was seen 35 s ago = %+v, %v", m, err)
+			}
+		})
+	}
+}
+
 // TestReseed: after the loss of a journal a member's copy begins a new one, which has all that the copy had; what
 // would lose something is refused.
 func TestReseed(t *testing.T) {

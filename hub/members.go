@@ -28,7 +28,7 @@ func (h *Hub) measureCluster() *measure.Cluster {
 	m := &measure.Cluster{
 		ID: s.ID, Leads: s.Role == member.Active, Epoch: s.Epoch, Active: s.Active, Position: s.Position, Last: s.Last,
 		Behind: s.Behind, Silent: s.Silent, Durability: string(at.durability), Used: s.Limits.Used, Most: s.Limits.Most,
-		AppendSeconds: measure.NewHistogram(measure.Seconds), Members: make([]measure.Member, len(s.Members)),
+		AppendSeconds: measure.NewHistogram(measure.Seconds), Members: make([]measure.Member, len(s.Members)), Now: s.Now,
 	}
 	for i, other := range s.Members {
 		m.Members[i] = measure.Member{ID: other.ID, URLs: other.URLs, Synced: other.Synced, Layout: other.Layout, Seen: other.Seen, Released: other.Released}

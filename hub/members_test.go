@@ -88,6 +88,30 @@ func TestMembersAreSeen(t *testing.T) {
 	if status, body := asks(t, second, "/cluster"); status != 200 || !strings.Contains(body, `"member":{"id":"two","role":"standby","epoch":1,"active":"one"`) || !strings.Contains(body, `{"id":"one","urls":["ws://one"],"active":true`) {
 		t.Errorf("the standby shows %d %s", status, body)
 	}
+	// The members are seen by the clock of the journal's servers, which the listener says too.
+	j.SetAhead(time.Hour)
+	third := start(t, sharing(t, "three", j.Open()))
+	until(t, third, "/cluster", 200, `"id":"three","urls":["ws://three"]`)
+	var v struct {
+		Journal struct {
+			NowTS int64 `json:"now_ts"`
+		} `json:"journal"`
+		Members []struct {
+			ID     string `json:"id"`
+			SeenTS int64  `json:"seen_ts"`
+		} `json:"members"`
+	}
+	if _, body := asks(t, third, "/cluster"); json.Unmarshal([]byte(body), &v) != nil || len(v.Members) != 3 {
+		t.Errorf("the third member shows %s", body)
+	}
+	for _, m := range v.Members {
+		if ago := v.Journal.NowTS - m.SeenTS; m.ID == "three" && (ago < 0 || ago > time.Minute.Milliseconds()) {
+			t.Errorf("%s was seen %d ms ago", m.ID, ago)
+		}
+	}
+	if ahead := time.UnixMilli(v.Journal.NowTS).Sub(time.Now()); ahead < 59*time.Minute {
+		t.Errorf("the clock of the servers is said to be %s ahead; want 1 h", ahead)
+	}
 	if status, body := asks(t, first, "/cluster"); status != 200 || !strings.Contains(body, `"member":{"id":"one","role":"active","epoch":1,"active":"one"`) || !strings.Contains(body, `"journal":{"durability":"`) {
 		t.Errorf("who leads shows %d %s", status, body)
 	}

@@ -1,12 +1,15 @@
 package hub
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"eventhub"
 	"eventhub/gateway/rest"
+	"eventhub/hub/internal/member"
 )
 
 // suspend has a hub that leads serve nobody while its journal does not answer: connections are closed,
@@ -24,7 +27,7 @@ func (h *Hub) suspend(silent bool) {
 	}
 	since := time.Now().Add(-h.cfg.Lease)
 	h.suspended.Store(&since)
-	h.log.Error("the journal does not answer; this hub serves nobody until it does", "lease", h.cfg.Lease)
+	h.log.Error("the journal does not answer; this hub serves nobody until it does", "lease", h.cfg.Lease, "error", h.whySilent())
 	h.gateway.Pause("The hub's journal does not answer.")
 	for _, d := range h.doors {
 		if !h.isApart(d) {
@@ -32,6 +35,20 @@ func (h *Hub) suspend(silent bool) {
 		}
 	}
 }
+
+// whySilent asks the journal once more, and returns its error: that its servers are away, or are not trusted any more.
+func (h *Hub) whySilent() error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), h.cfg.Lease/member.Looks, errNoAnswer)
+	defer cancel()
+	_, err := h.cluster.seat.Load().journal.Last(ctx)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return err
+}
+
+// errNoAnswer: there was no answer in time.
+var errNoAnswer = errors.New("no answer")
 
 // suspendedFor returns why nobody is served for now, or nil.
 func (h *Hub) suspendedFor() *eventhub.Error {

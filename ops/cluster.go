@@ -31,6 +31,8 @@ type journalView struct {
 	Durability string `json:"durability"`
 	UsedBytes  uint64 `json:"used_bytes"`
 	MostBytes  uint64 `json:"most_bytes"` // 0: no limit
+	// NowTS is the time by which the members were seen: the clocks of the servers and of the hubs may differ.
+	NowTS int64 `json:"now_ts,omitempty"`
 }
 
 type memberView struct {
@@ -65,6 +67,9 @@ func viewCluster(c *measure.Cluster) *clusterView {
 		},
 		Journal: journalView{Durability: c.Durability, UsedBytes: c.Used, MostBytes: c.Most},
 		Members: make([]memberView, len(c.Members)),
+	}
+	if !c.Now.IsZero() {
+		v.Journal.NowTS = c.Now.UnixMilli()
 	}
 	for i, m := range c.Members {
 		urls := m.URLs

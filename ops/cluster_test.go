@@ -30,6 +30,10 @@ func TestCluster(t *testing.T) {
 	if w := get(h, "/cluster"); w.Code != http.StatusOK || w.Body.String() != want {
 		t.Errorf("answered %d %s; want %s", w.Code, w.Body, want)
 	}
+	f.cluster.Now = time.UnixMilli(1_700_000_003_000)
+	if w := get(h, "/cluster"); !strings.Contains(w.Body.String(), `"most_bytes":107,"now_ts":1700000003000}`) {
+		t.Errorf("with the time of the journal's servers: %s", w.Body)
+	}
 	f.cluster.Leads, f.cluster.Active = false, "hub2"
 	if w := get(h, "/cluster"); !strings.Contains(w.Body.String(), `"role":"standby","epoch":101,"active":"hub2"`) {
 		t.Errorf("a standby says %s", w.Body)

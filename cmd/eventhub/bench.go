@@ -78,6 +78,9 @@ func (b *benching) run(cmd *cobra.Command, run workload) (err error) {
 	if err := b.resolve(cmd); err != nil {
 		return err
 	}
+	if len(b.urls) > 1 {
+		return usageError{errors.New("--url names several hubs, and one is measured: the one that leads")}
+	}
 	out := results(cmd)
 	t := &bench.Target{URL: b.url, Token: b.token, TLS: b.tls, Ops: b.ops, Patience: b.stall, Seed: b.seed}
 	if b.serve {

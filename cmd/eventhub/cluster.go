@@ -38,6 +38,7 @@ type cluster struct {
 		Durability string `json:"durability"`
 		UsedBytes  int64  `json:"used_bytes"`
 		MostBytes  int64  `json:"most_bytes"`
+		NowTS      int64  `json:"now_ts,omitempty"`
 	} `json:"journal"`
 	Members []clusterMember `json:"members"`
 }
@@ -97,7 +98,7 @@ has tokens wants one with the right to operate it.`,
 			return err
 		}
 		out := results(cmd)
-		return output.Document(out, format.Format, c, func(w io.Writer) error { return c.print(w, out.Color, time.Now()) })
+		return output.Document(out, format.Format, c, func(w io.Writer) error { return c.print(w, out.Color) })
 	}
 	return cmd
 }
@@ -125,7 +126,7 @@ func (r *reach) askCluster(ctx context.Context, addr string) (*cluster, error) {
 }
 
 // print writes what is known for people.
-func (c *cluster) print(w io.Writer, color bool, now time.Time) error {
+func (c *cluster) print(w io.Writer, color bool) error {
 	m := &c.Member
 	asked := m.Role
 	if m.Role == "standby" && m.BehindEntries > 0 {
@@ -142,11 +143,19 @@ func (c *cluster) print(w io.Writer, color bool, now time.Time) error {
 		{Name: "Place", Value: fmt.Sprintf("%d of %d", m.Position, m.Last)},
 		{Name: "Journal", Value: c.journal()},
 	})
-	if err := section(&b, color, "Members", clusterColumns(now), c.Members); err != nil {
+	if err := section(&b, color, "Members", clusterColumns(c.now()), c.Members); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// now is the time by which the members were seen: by the clock of the journal's servers, where the hub says it.
+func (c *cluster) now() time.Time {
+	if c.Journal.NowTS == 0 {
+		return time.Now()
+	}
+	return time.UnixMilli(c.Journal.NowTS)
 }
 
 // journal says what the journal promises, how full it is, and that it does not answer.

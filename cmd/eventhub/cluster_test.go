@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,16 +16,15 @@ import (
 
 // TestClusterStatus: what is shown of an answer of the hub.
 func TestClusterStatus(t *testing.T) {
-	now := time.UnixMilli(1_700_000_060_000)
 	const answer = `{"member":{"id":"hub2","role":"standby","epoch":3,"active":"hub1","position":102,"last":105,"behind_entries":3,"behind_ms":1500,"silent_ms":2500},
-		"journal":{"durability":"replicated","used_bytes":1048576,"most_bytes":4194304},"members":[
+		"journal":{"durability":"replicated","used_bytes":1048576,"most_bytes":4194304,"now_ts":1700000060000},"members":[
 		{"id":"hub1","urls":["ws://a","ws://b"],"active":true,"synced":101,"behind_entries":4,"layout":2,"seen_ts":1700000000000},
 		{"id":"hub2","urls":[],"active":false,"synced":99,"behind_entries":6,"layout":1,"seen_ts":1700000051000},
 		{"id":"hub3","urls":[],"active":false,"synced":0,"behind_entries":105,"layout":1,"seen_ts":1700000000000},
 		{"id":"hub4","urls":[],"active":false,"synced":7,"behind_entries":98,"layout":1,"seen_ts":1700000000000,"released":true}]}`
 	c := askFakeCluster(t, answer)
 	var b strings.Builder
-	if err := c.print(&b, false, now); err != nil {
+	if err := c.print(&b, false); err != nil {
 		t.Fatal(err)
 	}
 	const want = `Leads:    hub1, epoch 3
@@ -44,7 +44,17 @@ hub4    released       7      98  1 min ago  -
 	}
 	c = askFakeCluster(t, `{"member":{"id":"hub1","role":"standby"},"journal":{"durability":"sync","used_bytes":5,"most_bytes":0},"members":[]}`)
 	b.Reset()
-	if err := c.print(&b, false, now); err != nil || !strings.Contains(b.String(), "Leads:    nobody yet\n") || !strings.Contains(b.String(), "sync, 5 B without a limit\n") {
+	if err := c.print(&b, false); err != nil || !strings.Contains(b.String(), "Leads:    nobody yet\n") || !strings.Contains(b.String(), "sync, 5 B without a limit\n") {
+		t.Errorf("printed\n%s, %v", b.String(), err)
+	}
+}
+
+// TestClusterStatusOfBefore: a hub that does not say the time of the journal's servers is read by the clock of this machine.
+func TestClusterStatusOfBefore(t *testing.T) {
+	c := askFakeCluster(t, fmt.Sprintf(`{"member":{"id":"hub1","role":"active","active":"hub1"},"journal":{"durability":"sync","used_bytes":5,"most_bytes":0},"members":[
+		{"id":"hub2","urls":[],"active":false,"synced":99,"behind_entries":6,"layout":1,"seen_ts":%d}]}`, time.Now().Add(-time.Hour).UnixMilli()))
+	var b strings.Builder
+	if err := c.print(&b, false); err != nil || !strings.Contains(b.String(), "away") || !strings.Contains(b.String(), "1 h ago") {
 		t.Errorf("printed\n%s, %v", b.String(), err)
 	}
 }
@@ -53,7 +63,7 @@ hub4    released       7      98  1 min ago  -
 func TestClusterStatusWithoutJournal(t *testing.T) {
 	c := askFakeCluster(t, `{"member":{"id":"hub1","role":"standby","silent_ms":4000},"journal":{"durability":"","used_bytes":0,"most_bytes":0},"members":[]}`)
 	var b strings.Builder
-	if err := c.print(&b, false, time.Now()); err != nil || !strings.Contains(b.String(), "Journal:  not reached since the start, NO ANSWER for 4 s\n") {
+	if err := c.print(&b, false); err != nil || !strings.Contains(b.String(), "Journal:  not reached since the start, NO ANSWER for 4 s\n") {
 		t.Errorf("printed\n%s, %v", b.String(), err)
 	}
 }

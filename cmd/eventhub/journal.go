@@ -97,7 +97,7 @@ of the active hub. It needs the journal, and no hub.`,
 				Released bool   `json:"released"`
 			}{m.ID, m.Synced, m.Seen.UnixMilli(), m.Released}
 			return output.Document(results(cmd), format.Format, released, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "released %s, which was at %d and last seen %s\n", output.Safe(m.ID), m.Synced, output.Ago(time.Now(), m.Seen.UnixMilli()))
+				_, err := fmt.Fprintf(w, "released %s, which was at %d and last seen %s\n", output.Safe(m.ID), m.Synced, output.Span(max(m.Ago, 0))+" ago")
 				return err
 			})
 		})
@@ -318,7 +318,7 @@ fetch copies. On a terminal it asks before; elsewhere --yes is needed.`,
 		}
 		var ahead []string
 		for _, m := range p.Ahead {
-			ahead = append(ahead, fmt.Sprintf("%s has said %s that it has up to %d", output.Safe(m.ID), output.Ago(time.Now(), m.Seen.UnixMilli()), m.Synced))
+			ahead = append(ahead, fmt.Sprintf("%s has said %s that it has up to %d", output.Safe(m.ID), output.Span(max(m.Ago, 0))+" ago", m.Synced))
 		}
 		if ahead != nil && !loss {
 			return fmt.Errorf("%s; take its directory, or give --accept-loss", strings.Join(ahead, ", "))

@@ -34,6 +34,7 @@ const (
 // before the environment.
 type reach struct {
 	url, token, tokenFile string
+	urls                  []string // of url, which resolve divides
 	caFile                string
 	tls                   *tls.Config // by caFile; nil: that of the system
 	timeout               time.Duration
@@ -42,7 +43,7 @@ type reach struct {
 
 func (r *reach) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&r.url, "url", defaultURL, "the hub: host:port, ws://, wss://, http:// or https:// [$EVENTHUB_URL]")
+	flags.StringVar(&r.url, "url", defaultURL, "the hub: host:port, ws://, wss://, http:// or https://; those of a cluster with commas between them [$EVENTHUB_URL]")
 	flags.StringVar(&r.token, "token", "", "token to present; better in a file or the environment [$EVENTHUB_TOKEN]")
 	flags.StringVar(&r.tokenFile, "token-file", "", "file that holds the token [$EVENTHUB_TOKEN_FILE]")
 	flags.StringVar(&r.caFile, "ca-file", "", "file with the certificates (PEM) that wss:// and https:// trust, in place of those of the system [$EVENTHUB_CA_FILE]")
@@ -83,10 +84,15 @@ func (r *reach) resolve(cmd *cobra.Command) error {
 	if r.timeout <= 0 {
 		return usageError{fmt.Errorf("--timeout is %s; it must be positive", r.timeout)}
 	}
-	var err error
-	if r.url, err = hubURL(r.url); err != nil {
-		return usageError{err}
+	r.urls = nil
+	for one := range strings.SplitSeq(r.url, ",") {
+		one, err := hubURL(strings.TrimSpace(one))
+		if err != nil {
+			return usageError{err}
+		}
+		r.urls = append(r.urls, one)
 	}
+	r.url = strings.Join(r.urls, ",")
 	if err := r.readCA(cmd); err != nil {
 		return err
 	}
@@ -146,8 +152,11 @@ func hubURL(text string) (string, error) {
 	return "", fmt.Errorf("url %q starts with none of ws://, wss://, http://, https://", text)
 }
 
-// credentials are the options that say who asks, and whom to trust.
+// credentials are the options that say who asks, whom to trust, and which hubs there are besides the first.
 func (r *reach) credentials() (options []client.Option) {
+	if len(r.urls) > 1 {
+		options = append(options, client.WithURLs(r.urls[1:]...))
+	}
 	if r.tls != nil {
 		options = append(options, client.WithTLS(r.tls))
 	}
@@ -172,7 +181,7 @@ func (r *reach) dial(cmd *cobra.Command, more ...client.Option) (*client.Client,
 		return nil, err
 	}
 	options := append(r.credentials(), client.WithName(name), client.WithLogger(slog.New(&notices{w: cmd.ErrOrStderr()})))
-	return client.Dial(ctx, r.url, append(options, more...)...)
+	return client.Dial(ctx, r.urls[0], append(options, more...)...)
 }
 
 // admin returns the administration of the hub. Nothing is sent yet.
@@ -180,7 +189,7 @@ func (r *reach) admin(cmd *cobra.Command) (*client.Admin, error) {
 	if err := r.resolve(cmd); err != nil {
 		return nil, err
 	}
-	return client.NewAdmin(r.url, r.credentials()...)
+	return client.NewAdmin(r.urls[0], r.credentials()...)
 }
 
 // ask makes one request to the HTTP API.

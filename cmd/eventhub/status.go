@@ -139,6 +139,9 @@ func (r *reach) status(cmd *cobra.Command, settings *config.Settings) (*state, e
 func (r *reach) opsAddr(settings *config.Settings) (string, error) {
 	addr := settings.Text("ops")
 	if settings.Source("ops").Kind == config.FromDefault {
+		if len(r.urls) > 1 {
+			return "", errors.New("--url names several hubs; --ops says whose operations listener is asked")
+		}
 		u, err := url.Parse(r.url)
 		if err != nil {
 			return "", err

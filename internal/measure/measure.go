@@ -276,6 +276,8 @@ type Cluster struct {
 	Failovers     uint64    // how often this process took the lead
 	AppendSeconds Histogram // of the lead: one entry, until the journal has it
 	Members       []Member  // by id, this one too
+	// Now is what the clock of the journal's engine says, by which Members were seen; zero where it is not known.
+	Now time.Time
 	// Projection is what a hub that leads writes beside a journal in MongoDB; zero where it writes
 	// nothing.
 	Projection Projection
@@ -298,7 +300,7 @@ type Member struct {
 	URLs   []string
 	Synced uint64    // the place up to which its copy is on its disk
 	Layout uint32    // the highest layout of entries that it reads
-	Seen   time.Time // when it said so
+	Seen   time.Time // when it said so, by the engine's clock
 	// Released: somebody has said in its place that it does not come back.
 	Released bool
 }

@@ -465,13 +465,13 @@ func TestClosed(t *testing.T) {
 		cfg.Closed = func() bool { return true }
 		cfg.Engine = func(context.Context) (measure.Engine, error) { panic("the rooms are closed") }
 		cfg.Cluster = func() *measure.Cluster {
-			return &measure.Cluster{ID: "hub2", Active: "hub1", Last: 9, Position: 7, Members: []measure.Member{{ID: "hub1"}, {ID: "hub2"}}}
+			return &measure.Cluster{ID: "hub2", Active: "hub1", Last: 9, Position: 7, Now: time.UnixMilli(9000), Members: []measure.Member{{ID: "hub1", Seen: time.UnixMilli(8000)}, {ID: "hub2"}}}
 		}
 		cfg.Ready = func(context.Context) []Check { return []Check{{Name: "store", Error: "this hub is a standby"}} }
 		_, mux := open(t, cfg)
 		page := follow(t, mux, "view=groups")
 		m := page.message()
-		if !m.Closed || m.Totals != nil || m.Cluster.Role != "standby" || m.Cluster.Behind != 2 || len(m.Wrong) != 0 {
+		if !m.Closed || m.Totals != nil || m.Cluster.Role != "standby" || m.Cluster.Behind != 2 || m.Cluster.NowTS != 9000 || m.Cluster.Members[0].SeenTS != 8000 || len(m.Wrong) != 0 {
 			t.Errorf("a standby says %+v", m)
 		}
 		page.close()

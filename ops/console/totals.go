@@ -52,6 +52,7 @@ type cluster struct {
 	Epoch   uint64         `json:"epoch"`
 	Behind  uint64         `json:"behind_entries"`
 	Members []clusterPlace `json:"members"`
+	NowTS   int64          `json:"now_ts"` // the time by which the members were seen, which may not be the page's or the hub's; 0: not known
 }
 
 type clusterPlace struct {
@@ -74,7 +75,7 @@ func viewCluster(c *measure.Cluster) *cluster {
 	if c == nil {
 		return nil
 	}
-	v := &cluster{ID: c.ID, Role: "standby", Active: c.Active, Epoch: c.Epoch, Behind: c.BehindEntries(c.Position), Members: []clusterPlace{}}
+	v := &cluster{ID: c.ID, Role: "standby", Active: c.Active, Epoch: c.Epoch, Behind: c.BehindEntries(c.Position), Members: []clusterPlace{}, NowTS: ms(c.Now)}
 	if c.Leads {
 		v.Role = "active"
 	}

@@ -115,6 +115,8 @@ type Journal interface {
 	// Announce says how a member is doing, and returns what all had last said of themselves before, this
 	// one too, by ID. A member without an ID says nothing, and asks.
 	Announce(ctx context.Context, m Member) ([]Member, error)
+	// Now returns what the engine's clock says, by which Member.Seen is. It writes nothing.
+	Now(ctx context.Context) (time.Time, error)
 	// Limits returns what the engine allows, and how much room it has.
 	Limits(ctx context.Context) (Limits, error)
 	// Close ends all calls with ErrClosed, and waits for no append.

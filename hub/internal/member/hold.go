@@ -140,19 +140,20 @@ func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) 
 	active := m.role == Active
 	m.mu.Unlock()
 	own := journal.Member{ID: m.opts.ID, URLs: m.opts.URLs, Active: active, Synced: at.Seq, Layout: m.opts.Layout, Run: m.run}
-	before := m.said
 	said, err := m.opts.Journal.Announce(ctx, own)
-	m.said = time.Now() // also where it failed: the engine may have it
+	if err == nil {
+		own.Seen, err = m.opts.Journal.Now(ctx)
+	}
 	if err != nil {
 		return err
 	}
-	own.Seen = engineNow(said, &own, m.said.Sub(before))
+	now := time.Now()
 	if err := m.twins.look(said, &own, m.opts.Logger); err != nil {
 		return err
 	}
 	m.mu.Lock()
-	m.members = withOwn(said, &own)
-	upTo := m.spare(m.said, own.Seen)
+	m.members, m.said, m.engine = withOwn(said, &own), now, own.Seen
+	upTo := m.spare(now, own.Seen)
 	due := upTo > m.trimmed
 	m.mu.Unlock()
 	if !due {
@@ -165,24 +166,6 @@ func (m *Member) announceOnce(ctx context.Context, synced func(context.Context) 
 	m.trimmed = upTo
 	m.mu.Unlock()
 	return nil
-}
-
-// engineNow returns what the engine's clock says, or a little less: when it has heard of own the last time, and
-// since then has passed, or when it has heard of anybody. Where it has heard of nobody, no clock but this machine's is known.
-func engineNow(said []journal.Member, own *journal.Member, since time.Duration) (now time.Time) {
-	for _, other := range said {
-		seen := other.Seen
-		if other.ID == own.ID && other.Run == own.Run {
-			seen = seen.Add(since)
-		}
-		if seen.After(now) {
-			now = seen
-		}
-	}
-	if now.IsZero() {
-		return time.Now()
-	}
-	return now
 }
 
 // mark is up to where nobody needed the journal at a time.

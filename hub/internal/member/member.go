@@ -16,8 +16,8 @@
 //     all members that were seen within a day, and an hour later, so that a copy of a member can be
 //     brought to another machine. Where it is nearly full, only who was seen within a minute counts, and at
 //     once.
-//   - When a member was seen is told by the engine's clock alone (engineNow): that of this
-//     machine may say something else.
+//   - When a member was seen is told by the engine's clock alone (journal.Journal.Now):
+//     that of this machine may say something else.
 //   - Who leads, and has had no answer of the journal for the lease, is suspended until the journal
 //     answers: nothing is delivered or acknowledged meanwhile that another hub may decide.
 //
@@ -112,7 +112,9 @@ type Status struct {
 	// CaughtUp: it has had everything once, as far as the journal was asked.
 	CaughtUp bool
 	Members  []journal.Member
-	Limits   journal.Limits // as they were asked for last
+	// Now is what the engine's clock says, by which Members were seen; zero where nobody was yet.
+	Now    time.Time
+	Limits journal.Limits // as they were asked for last
 }
 
 // Member is one hub of those that share a journal.
@@ -130,7 +132,8 @@ type Member struct {
 	came     time.Time     // when an entry last came
 	answered time.Time     // when the journal last answered
 	caughtUp time.Time     // when the member last had everything
-	caught   bool          // it has had everything since it asked
+	asked    bool          // the journal has said once where it ends
+	caught   bool          // it has had everything since then
 	through  chan struct{} // closed then
 	members  []journal.Member
 	limits   journal.Limits
@@ -138,7 +141,8 @@ type Member struct {
 	filled   filling         // what it had appended when limits was asked for
 	released chan struct{}   // who led has given the lead back
 	run      string          // of this process
-	said     time.Time       // when announceOnce last had its answer
+	said     time.Time       // when it last said how it is doing
+	engine   time.Time       // what the engine's clock said then
 	twins    twins           // of announce, and then of spare
 	trimmed  uint64
 	kept     []mark // what could be trimmed, and when, the oldest first
@@ -165,6 +169,9 @@ func (m *Member) Status() Status {
 		ID: m.opts.ID, Role: m.role, Epoch: m.at.Epoch, Active: m.active,
 		Position: m.at.Seq, Last: max(m.last, m.at.Seq),
 		CaughtUp: m.caught || m.role == Active, Members: m.members, Limits: m.limits,
+	}
+	if !m.said.IsZero() {
+		s.Now = m.engine.Add(now.Sub(m.said))
 	}
 	if m.role == Standby && s.Position < s.Last {
 		s.Behind = now.Sub(m.caughtUp)
@@ -337,7 +344,7 @@ func (m *Member) look(ctx context.Context, within, jitter time.Duration) (at jou
 		m.grown = now // who cannot ask knows nothing
 		return m.at, false
 	}
-	m.answered = now
+	m.answered, m.asked = now, true
 	if last > m.last {
 		m.last, m.grown = last, now
 	}
@@ -382,6 +389,9 @@ func (m *Member) take(e journal.Entry) error {
 	}
 	if m.at.Seq >= m.last {
 		m.caughtUp = now
+		if m.asked { // under load it may be a little behind each time it looks
+			m.catchUp()
+		}
 	}
 	takeToken(m.released)
 	if e.Kind == journal.KindRelease {

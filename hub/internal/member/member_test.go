@@ -589,8 +589,12 @@ func TestEnginesClock(t *testing.T) {
 				if _, err := a.handle.Read(context.Background(), 100); !errors.Is(err, journal.ErrTrimmed) {
 					t.Errorf("where it is gone for a minute: %v", err)
 				}
-				for _, m := range a.member.Status().Members {
-					if away := time.Now().Add(ahead).Sub(m.Seen); m.ID != "gone" && (away < 0 || away > 2*announceEvery) {
+				s := a.member.Status()
+				if off := s.Now.Sub(time.Now().Add(ahead)); off != 0 {
+					t.Errorf("the engine's clock is said to be off by %s", off)
+				}
+				for _, m := range s.Members {
+					if away := s.Now.Sub(m.Seen); m.ID != "gone" && (away < 0 || away > 2*announceEvery) {
 						t.Errorf("%s was seen %s ago", m.ID, away)
 					}
 				}

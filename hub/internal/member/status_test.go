@@ -1,9 +1,12 @@
 package member
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 
+	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
 )
 
@@ -31,5 +34,41 @@ func TestCaughtUp(t *testing.T) {
 		}
 		a.kill()
 		b.kill()
+	})
+}
+
+// busy is a journal that has one more entry each time it is asked than has come so far.
+type busy struct{ journal.Journal }
+
+func (b busy) Last(ctx context.Context) (uint64, error) {
+	last, err := b.Journal.Last(ctx)
+	return last + 1, err
+}
+
+// TestCaughtUpUnderLoad: a member that follows closely is one, and counts for what is trimmed, also where more has come
+// each time it looks.
+func TestCaughtUpUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease + lease/Looks/2) // b looks between two entries
+		b := New(Options{Journal: busy{j.Open()}, Replica: new(copied), ID: "b", Lease: lease, Layout: 1, Logger: slog.New(slog.DiscardHandler)})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = b.Lead(ctx) // it is stopped
+		}()
+		settle(lease + 2*announceEvery)
+		if s := b.Status(); !s.CaughtUp {
+			t.Errorf("a standby that follows says %+v", s)
+		}
+		if s := a.member.Status(); len(s.Members) != 2 || s.Members[1].ID != "b" {
+			t.Errorf("the members are %+v; want b too", s.Members)
+		}
+		stop()
+		<-ended
+		_ = b.opts.Journal.Close()
+		a.kill()
 	})
 }

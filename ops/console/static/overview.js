@@ -38,11 +38,11 @@ function Wrong({ m }) {
   ${m.wrong_count > list.length && html`<p class="dim">And ${count(m.wrong_count - list.length)} more.</p>`}`;
 }
 
-function Cluster({ c, now }) {
+function Cluster({ c }) {
   return html`<section class="panel"><h2>Cluster</h2>
     <p>This hub, <b>${c.id}</b>, ${c.role === "active" ? "leads" : `is a standby${c.active ? ` of ${c.active}` : ""}`}; epoch ${count(c.epoch)}.</p>
     <div class="scroll" tabindex="0" role="region" aria-label="Members of the cluster"><table><thead><tr><th scope="col">Member</th><th scope="col">Role</th><th scope="col" class="num">Entries behind</th><th scope="col" class="num">Last heard</th></tr></thead>
-    <tbody>${c.members.map((x) => html`<tr><th scope="row">${x.id}</th><td>${x.active ? "active" : "standby"}</td><td class="num">${count(x.behind_entries)}</td><td class="num">${ago(x.seen_ts, now)}</td></tr>`)}</tbody></table></div>
+    <tbody>${c.members.map((x) => html`<tr><th scope="row">${x.id}</th><td>${x.active ? "active" : "standby"}</td><td class="num">${count(x.behind_entries)}</td><td class="num">${ago(x.seen_ts, c.now_ts)}</td></tr>`)}</tbody></table></div>
   </section>`;
 }
 
@@ -58,5 +58,5 @@ export function Overview({ live }) {
         lines=${[{ name: "published", color: "--one", at: 1 }, { name: "delivered", color: "--two", at: 2 }, { name: "acked", color: "--three", at: 3 }]} />
       <${Chart} label="Lag" tick=${m.ts} format=${count} data=${[h.ts, h.lag]} lines=${[{ name: "events not done", color: "--four", at: 1 }]} />
     </section>`}
-    ${m.cluster && html`<${Cluster} c=${m.cluster} now=${m.ts} />`}`;
+    ${m.cluster && html`<${Cluster} c=${m.cluster} />`}`;
 }

@@ -95,6 +95,7 @@ type Journal struct {
 	mu        sync.Mutex
 	connected context.Context // done when the present connection is lost
 	lose      context.CancelFunc
+	again     error // why there is no other one yet
 }
 
 // newJournal returns a journal without a connection.
@@ -163,7 +164,30 @@ func (j *Journal) failed(ctx context.Context, what string, err error) error {
 	if errors.Is(context.Cause(ctx), errLost) {
 		err = errLost
 	}
+	if why := j.unconnected(); why != nil && !errors.Is(err, why) {
+		return fmt.Errorf("%s: %w; connecting again fails: %w", what, err, why)
+	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// notAgain notes why the connection that was lost is not there again.
+func (j *Journal) notAgain(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.again = err
+}
+
+// unconnected returns why the connection that was lost is not there again; nil where it is, or is not tried yet.
+func (j *Journal) unconnected() error {
+	if j.conn == nil || j.conn.IsConnected() {
+		return nil
+	}
+	if err := j.conn.LastError(); err != nil { // of a server that was reached
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.again
 }
 
 // Last implements journal.Journal.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -42,6 +43,30 @@ func (j *Journal) Announce(ctx context.Context, m journal.Member) ([]journal.Mem
 		return nil, j.failed(ctx, what, err)
 	}
 	return all, nil
+}
+
+// Now implements journal.Journal. It asks who leads the stream of the members, whose clock stamps what they say.
+func (j *Journal) Now(ctx context.Context) (time.Time, error) {
+	const what = "ask for the time"
+	ctx, done := j.call(ctx)
+	defer done()
+	err := error(jetstream.ErrStreamNotFound)
+	for _, stream := range []jetstream.Stream{j.members, j.stream} { // nobody may have said anything yet
+		if stream == nil {
+			continue
+		}
+		var info *jetstream.StreamInfo
+		if info, err = stream.Info(ctx); err == nil {
+			if info.TimeStamp.IsZero() {
+				return time.Time{}, j.failed(ctx, what, errors.New("the server says none; it has to be of version 2.10 or later"))
+			}
+			return info.TimeStamp, nil
+		}
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			break
+		}
+	}
+	return time.Time{}, j.failed(ctx, what, err)
 }
 
 // said returns what all members last said of themselves.

@@ -86,6 +86,9 @@ func (j *Journal) dial() (err error) {
 		nats.PingInterval(2 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { j.lost() }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { j.notAgain(err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { j.notAgain(nil) }),
+		nats.IgnoreAuthErrorAbort(), // a password that is changed is not known to all servers at once
 		// What else it would print is in the errors of the calls.
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { j.denied.note(err) }),
 	}, j.options.Connect...)

@@ -62,6 +62,7 @@ func Run(t *testing.T, e Engine) {
 		{"FollowTrimmed", testFollowTrimmed},
 		{"Races", testRaces},
 		{"Members", testMembers},
+		{"Now", testNow},
 		{"Limits", testLimits},
 		{"GivenUp", testGivenUp},
 		{"Close", testClose},
@@ -397,6 +398,33 @@ func testMembers(t *testing.T, e *env) {
 		t.Errorf("Announce returns %+v, %v; want what was said before", before, err)
 	}
 	say(b, two, two, again)
+}
+
+// testNow: the engine's time is that by which members are seen, and asking for it writes nothing.
+func testNow(t *testing.T, e *env) {
+	j := e.open(t)
+	if _, err := j.Now(limited(t)); err != nil {
+		t.Errorf("Now where nobody has said anything: %v", err)
+	}
+	began := time.Now()
+	if _, err := j.Announce(limited(t), journal.Member{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		now, err := j.Now(limited(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := j.Announce(limited(t), journal.Member{})
+		if err != nil || len(all) != 1 {
+			t.Fatalf("Announce: %+v, %v; want one member", all, err)
+		}
+		// Stamps are to the millisecond in some engines.
+		if ago, most := now.Sub(all[0].Seen), time.Since(began); ago < -time.Millisecond || ago > most+time.Millisecond {
+			t.Errorf("it is %v, and %q was seen %s ago; want 0 to %s", now, all[0].ID, ago, most)
+		}
+	}
+	ends(t, j, 0)
 }
 
 func testLimits(t *testing.T, e *env) {

@@ -348,7 +348,7 @@ func (h *Handle) Announce(ctx context.Context, m journal.Member) (all []journal.
 			all = append(all, m)
 		}
 		if m.ID != "" {
-			m.URLs, m.Seen = slices.Clone(m.URLs), time.Now().Add(j.ahead)
+			m.URLs, m.Seen = slices.Clone(m.URLs), j.now()
 			j.members[m.ID] = m
 		}
 		slices.SortFunc(all, func(a, b journal.Member) int { return strings.Compare(a.ID, b.ID) })
@@ -356,6 +356,18 @@ func (h *Handle) Announce(ctx context.Context, m journal.Member) (all []journal.
 	})
 	return all, err
 }
+
+// Now implements journal.Journal.
+func (h *Handle) Now(ctx context.Context) (now time.Time, err error) {
+	err = h.call(ctx, func(j *Journal) error {
+		now = j.now()
+		return nil
+	})
+	return now, err
+}
+
+// now is what the engine's clock says. j.mu is held.
+func (j *Journal) now() time.Time { return time.Now().Add(j.ahead) }
 
 // Limits implements journal.Journal.
 func (h *Handle) Limits(ctx context.Context) (l journal.Limits, err error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -29,8 +30,9 @@ func (e *ConfigError) Error() string { return e.What + "; " + e.Want }
 
 // hello and buildInfo are what a server says of itself.
 type hello struct {
-	SetName string `bson:"setName"`
-	Msg     string `bson:"msg"`
+	SetName   string    `bson:"setName"`
+	Msg       string    `bson:"msg"`
+	LocalTime time.Time `bson:"localTime"`
 }
 
 type buildInfo struct {

@@ -3,6 +3,7 @@ package mongojournal
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,6 +62,18 @@ func (j *Journal) Announce(ctx context.Context, m journal.Member) ([]journal.Mem
 		err = j.say(ctx, m)
 	}
 	return all, j.failed("announce a member", err)
+}
+
+// Now implements journal.Journal: the clock of the primary, which stamps what members say.
+func (j *Journal) Now(ctx context.Context) (time.Time, error) {
+	ctx, done := j.call(ctx)
+	defer done()
+	var h hello
+	err := j.client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&h)
+	if err == nil && h.LocalTime.IsZero() {
+		err = errors.New("the server says none")
+	}
+	return h.LocalTime, j.failed("ask for the time", err)
 }
 
 // say writes what a member says.
