@@ -27,13 +27,13 @@ func (h *Hub) suspend(silent bool) {
 	}
 	since := time.Now().Add(-h.cfg.Lease)
 	h.suspended.Store(&since)
-	h.log.Error("the journal does not answer; this hub serves nobody until it does", "lease", h.cfg.Lease, "error", h.whySilent())
 	h.gateway.Pause("The hub's journal does not answer.")
 	for _, d := range h.doors {
 		if !h.isApart(d) {
 			d.cut()
 		}
 	}
+	h.log.Error("the journal does not answer; this hub serves nobody until it does", "lease", h.cfg.Lease, "error", h.whySilent())
 }
 
 // whySilent asks the journal once more, and returns its error: that its servers are away, or are not trusted any more.
