@@ -68,14 +68,18 @@ function Events({ topic, info }) {
   const later = useLater(JSON.stringify(ask), 200);
   const { value: page, problem, loading } = useLoad(async (signal) => {
     const read = (at) => get("/console/events", { topic, key: ask.key, filter: ask.filter, ...at }, signal);
-    if (place !== undefined) return read(place);
-    switch (ask.from) {
-      case "newest": return read({});
-      case "earliest": return read({ from: "earliest" });
-      case "id": return { events: ask.value === "" ? [] : [await get(path("v1", "topics", topic, "events", ask.value), {}, signal)] };
-      default: return ask.value === "" ? { events: [] } : read({ [ask.from]: ask.from === "from_ts" ? new Date(ask.value).getTime() : ask.value });
-    }
+    const find = () => {
+      if (place !== undefined) return read(place);
+      switch (ask.from) {
+        case "newest": return read({});
+        case "earliest": return read({ from: "earliest" });
+        case "id": return ask.value === "" ? { events: [] } : get(path("v1", "topics", topic, "events", ask.value), {}, signal).then((e) => ({ events: [e] }));
+        default: return ask.value === "" ? { events: [] } : read({ [ask.from]: ask.from === "from_ts" ? new Date(ask.value).getTime() : ask.value });
+      }
+    };
+    return { ...await find(), asked: later };
   }, [later, place, ask.from === "newest" && place === undefined ? info.head > 0 : 0]);
+  const stale = loading || page?.asked !== JSON.stringify(ask); // what is shown is not yet what is asked for
   const list = page?.events;
   const of = (ask.key !== "" || ask.filter !== "") && page?.looked !== undefined ? `, of ${count(page.looked)} that were looked at` : "";
   const change = (part) => { setPlace(undefined); setAsk({ ...ask, ...part }); };
@@ -90,10 +94,10 @@ function Events({ topic, info }) {
         <label class="grow">Filter (CEL) <input id="events-filter" autocomplete="off" spellcheck="false" placeholder="event.payload.total > 100.0" value=${ask.filter} onInput=${(e) => { change({ filter: e.target.value }); }} /></label>`}
     </form>
     <${Note} problem=${problem} />
-    ${list && html`<p class="dim" role="status">${loading ? "…" : `${plural(list.length, "event")}${of}${page.partial ? "; there are more to look at" : ""}`}</p>
+    ${list && html`<p class="dim" role="status">${stale ? "…" : `${plural(list.length, "event")}${of}${page.partial ? "; there are more to look at" : ""}`}</p>
       <${EventRows} id="events" label="Events" list=${ask.from === "newest" ? [...list].reverse() : list} />
-      <div class="buttons"><button type="button" disabled=${!page.before} onClick=${() => { setPlace({ before: page.before }); }}>Earlier</button>
-        <button type="button" disabled=${!page.after} onClick=${() => { setPlace({ offset: page.after }); }}>Later</button></div>`}
+      <div class="buttons"><button type="button" disabled=${!page.before} onClick=${() => { if (!stale) setPlace({ before: page.before }); }}>Earlier</button>
+        <button type="button" disabled=${!page.after} onClick=${() => { if (!stale) setPlace({ offset: page.after }); }}>Later</button></div>`}
   </section>`;
 }
 
