@@ -37,8 +37,7 @@ func TestServersClock(t *testing.T) {
 	s := alone(t, 0)
 	for i, by := range []time.Duration{-time.Hour, -40 * time.Second, 40 * time.Second, time.Hour} {
 		t.Run(by.String(), func(t *testing.T) {
-			p := startProxy(t, fmt.Sprintf("127.0.0.1:%d", s.Port))
-			p.says = ahead(by)
+			p := startProxyThatSays(t, fmt.Sprintf("127.0.0.1:%d", s.Port), ahead(by))
 			o := jetstream.Options{URL: p.url(), Stream: fmt.Sprintf("CLOCK%d", i), Replicas: 1}
 			j := open(t, o)
 			defer j.Close()

@@ -240,9 +240,9 @@ func (l *load) fill() {
 	}
 	defer c.Close()
 	large := []byte(`"` + strings.Repeat("x", 64<<10) + `"`)
-	pubs := make([]eventhub.Publication, 32)
+	pubs := make([]eventhub.Publication, 8)
 	answered := make(chan struct{})
-	for range 1_000 {
+	for range 2_000 {
 		for i := range pubs {
 			pubs[i] = eventhub.Publication{Events: []eventhub.Event{{Topic: bulk, Payload: large}}}
 		}
@@ -253,6 +253,7 @@ func (l *load) fill() {
 			switch {
 			case eventhub.ErrorCode(p.Err) == eventhub.CodeOverloaded && strings.Contains(p.Err.Error(), "journal is nearly full"):
 				full = true
+			case eventhub.ErrorCode(p.Err) == eventhub.CodeOverloaded: // the journal is slow: it is tried again
 			case p.Err != nil:
 				l.t.Fatalf("a large event: %v", p.Err)
 			}

@@ -31,11 +31,16 @@ type link struct {
 
 func startProxy(t *testing.T, target string) *proxy {
 	t.Helper()
+	return startProxyThatSays(t, target, nil)
+}
+
+func startProxyThatSays(t *testing.T, target string, says func([]byte) []byte) *proxy {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, target: target, links: make(map[*link]struct{})}
+	p := &proxy{listener: l, target: target, says: says, links: make(map[*link]struct{})}
 	p.changed = sync.NewCond(&p.mu)
 	p.ended.Go(p.accept)
 	t.Cleanup(p.stop)

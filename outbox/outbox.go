@@ -114,7 +114,8 @@ type Table interface {
 	//
 	// An outcome for a row that is sent already changes nothing, nor does one of a row
 	// that is parked or not there. Parked and Pending count only while c.Worker has the
-	// row; Sent counts whoever has it, since the event is in the hub.
+	// row; Sent counts whoever has it, since the event is in the hub. Of one row there may be several
+	// outcomes, which count in their order.
 	//
 	// A row is not claimed while another one of its key, or with ByTopic of its topic, is
 	// claimed already or waits for its RetryAt. Several rows of one key may be in one answer.

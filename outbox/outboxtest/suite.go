@@ -67,6 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) *Place) {
 		"Leases":             leases,
 		"Outcomes":           outcomes,
 		"OutcomesOfLosers":   outcomesOfLosers,
+		"OutcomesOfOneRow":   outcomesOfOneRow,
 		"WaitsForRetry":      waitsForRetry,
 		"Forget":             forget,
 		"Keeping":            keeping,
@@ -290,6 +291,26 @@ func topicsAreHeld(t *testing.T, p *Place) {
 	wantIDs(t, "also for a retry", turnBy(t, p, outbox.ByTopic, "w1", 10, retry))
 	p.SetNow(start.Add(time.Second))
 	wantIDs(t, "all together", turnBy(t, p, outbox.ByTopic, "w2", 10), one...)
+}
+
+// A worker whose lease has run out, and which has claimed its rows again, may settle both claims at once: the outcomes of a row count in
+// their order.
+func outcomesOfOneRow(t *testing.T, p *Place) {
+	all := add(t, p, "t", "", "", "")
+	turn(t, p, "w", 10)
+	p.SetNow(start.Add(11 * time.Second))
+	wantIDs(t, "again", turn(t, p, "w", 10), all...)
+	sent := func(id string, offset uint64) outbox.Outcome {
+		return outbox.Outcome{ID: id, Status: outbox.Sent, Offset: offset}
+	}
+	turn(t, p, "w", 0,
+		sent(all[0], 3), outbox.Outcome{ID: all[1], Status: outbox.Parked, Error: "no"}, outbox.Outcome{ID: all[2], Status: outbox.Pending, Error: "away"},
+		sent(all[0], 4), sent(all[1], 5), outbox.Outcome{ID: all[2], Status: outbox.Parked, Error: "no"})
+	for i, want := range []outbox.Row{{Status: outbox.Sent, Offset: 3}, {Status: outbox.Parked, LastError: "no"}, {Status: outbox.Pending, LastError: "away"}} {
+		if r := show(t, p, all[i]); r.Status != want.Status || r.Offset != want.Offset || r.LastError != want.LastError {
+			t.Errorf("row %d is %s at %d, %q; want %s at %d, %q", i, r.Status, r.Offset, r.LastError, want.Status, want.Offset, want.LastError)
+		}
+	}
 }
 
 // A row that was inserted first and committed last comes when it is there, and nothing is

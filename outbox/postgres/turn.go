@@ -86,7 +86,11 @@ func (s *Store) Turn(ctx context.Context, settled []outbox.Outcome, c outbox.Cla
 	}
 	b := &pgx.Batch{}
 	b.Queue(lock)
-	queueSettled(b, settled, c.Worker, at)
+	for len(settled) > 0 {
+		n := distinct(settled)
+		queueSettled(b, settled[:n], c.Worker, at)
+		settled = settled[n:]
+	}
 	b.Queue(requeue, at)
 	claims := claimByKey
 	if c.Order == outbox.ByTopic {
@@ -125,7 +129,20 @@ func readTurn(results pgx.BatchResults, statements int, claims bool) ([]outbox.R
 	return plain(all), err
 }
 
-// queueSettled adds a statement for each kind of outcome that there is.
+// distinct returns how many outcomes at the beginning are of a row each. A row may have several, where its lease
+// has run out and the same worker has claimed it again; they count in their order, which one statement does not know.
+func distinct(settled []outbox.Outcome) int {
+	seen := make(map[string]struct{}, len(settled))
+	for i := range settled {
+		if _, again := seen[settled[i].ID]; again {
+			return i
+		}
+		seen[settled[i].ID] = struct{}{}
+	}
+	return len(settled)
+}
+
+// queueSettled adds a statement for each kind of outcome that there is. Each is of a row of its own.
 func queueSettled(b *pgx.Batch, settled []outbox.Outcome, worker string, at *int64) {
 	var sent, parked, pending struct {
 		ids, errs []string
