@@ -617,7 +617,7 @@ func furtherAnswers(t *testing.T, d *document) {
 // ofMembers asks hubs that share a journal.
 func ofMembers(t *testing.T, by map[string]*operation) {
 	t.Helper()
-	m := &measure.Cluster{ID: "hub1", Leads: true, Epoch: 2, Active: "hub1", Position: 7, Last: 9, Durability: "replicated", Used: 4096,
+	m := &measure.Cluster{ID: "hub1", Leads: true, Epoch: 2, Active: "hub1", Position: 7, Last: 9, Durability: "replicated", Used: 4096, Now: time.UnixMilli(1_700_000_001_000),
 		Members: []measure.Member{{ID: "hub1", URLs: []string{"ws://hub1:8090"}, Synced: 7, Layout: 1, Seen: time.Now()}, {ID: "hub2", Seen: time.Now(), Released: true}}}
 	h := http.NewServeMux()
 	o, err := ops.New(ops.Config{
