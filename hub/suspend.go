@@ -41,14 +41,19 @@ func (h *Hub) whySilent() error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), h.cfg.Lease/member.Looks, errNoAnswer)
 	defer cancel()
 	_, err := h.cluster.seat.Load().journal.Last(ctx)
-	if err != nil && ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
+	if err == nil {
+		return errAnswered
+	}
+	if ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return err
 }
 
-// errNoAnswer: there was no answer in time.
-var errNoAnswer = errors.New("no answer")
+var (
+	errNoAnswer = errors.New("no answer")                // in time
+	errAnswered = errors.New("it has answered just now") // after the lease
+)
 
 // suspendedFor returns why nobody is served for now, or nil.
 func (h *Hub) suspendedFor() *eventhub.Error {
