@@ -230,8 +230,7 @@ func (l *load) acks(c *sdk.Client) error {
 	return nil
 }
 
-// fill publishes large events until the hub refuses them because the journal is nearly full: many at a
-// time, or the members of a slow machine trim as fast as it fills.
+// fill publishes large events, some at a time, until the hub refuses them because the journal is nearly full.
 func (l *load) fill() {
 	l.t.Helper()
 	c := l.dial()
