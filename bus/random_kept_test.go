@@ -542,8 +542,8 @@ func (k *kept) trim() {
 	if err != nil {
 		return
 	}
-	info, err := k.spy.Topic(bg, "t")
-	if err != nil || plan.Applied != apply || apply && info.Horizon != plan.Horizon || plan.Horizon < plan.From {
+	info, err := k.spy.Topic(bg, "t") // whose retention may have removed more meanwhile; look2 bounds that
+	if err != nil || plan.Applied != apply || apply && info.Horizon < plan.Horizon || plan.Horizon < plan.From {
 		k.t.Fatalf("trimmed by %+v: %+v; the topic is %+v, %v", q, plan, info, err)
 	}
 }
