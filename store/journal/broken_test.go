@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,6 +122,75 @@ func (s *staleEngine) Read(ctx context.Context, at uint64) ([]byte, error) {
 		return nil, errors.Join(err, journal.ErrAbsent)
 	}
 	return s.Handle.Read(ctx, at)
+}
+
+// TestSlowEngine: an engine that takes longer for each call than one may take at first is led all the same, and is not
+// asked in vain for ever; when it is fast again a call that has no answer is soon made again.
+func TestSlowEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.New(small)
+		slow := &slowEngine{Handle: engine.Open()}
+		a := lead(t, slow, journal.Position{}, "a")
+		defer a.Close()
+		slow.takes.Store(int64(3 * time.Second))
+		gaveUp := time.AfterFunc(time.Minute, func() {
+			t.Error("an entry was asked for in vain for a minute")
+			slow.takes.Store(0)
+		})
+		put(t, a, "one")
+		gaveUp.Stop()
+		began := time.Now()
+		put(t, a, "two")
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("an entry took %s once it was known that the engine is slow", took)
+		}
+		slow.takes.Store(0)
+		put(t, a, "three")
+		slow.takes.Store(int64(time.Hour)) // of the call that is made now
+		time.AfterFunc(100*time.Millisecond, func() { slow.takes.Store(0) })
+		began = time.Now()
+		put(t, a, "four")
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("a call without an answer was made again after %s", took)
+		}
+		if got, _ := collect(t, engine.Open(), journal.Position{}); got != "1/1:lead 2/1:one 3/1:two 4/1:three 5/1:four" {
+			t.Errorf("followed %s", got)
+		}
+	})
+}
+
+// slowEngine does what it is asked for, and answers after a time.
+type slowEngine struct {
+	*memory.Handle
+	takes atomic.Int64 // a time.Duration
+}
+
+func (s *slowEngine) slow(ctx context.Context, err error) error {
+	select {
+	case <-time.After(time.Duration(s.takes.Load())):
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *slowEngine) Last(ctx context.Context) (uint64, error) {
+	last, err := s.Handle.Last(ctx)
+	return last, s.slow(ctx, err)
+}
+
+func (s *slowEngine) Limits(ctx context.Context) (journal.Limits, error) {
+	limits, err := s.Handle.Limits(ctx)
+	return limits, s.slow(ctx, err)
+}
+
+func (s *slowEngine) Append(ctx context.Context, after uint64, entry []byte) error {
+	return s.slow(ctx, s.Handle.Append(ctx, after, entry))
+}
+
+func (s *slowEngine) Read(ctx context.Context, at uint64) ([]byte, error) {
+	entry, err := s.Handle.Read(ctx, at)
+	return entry, s.slow(ctx, err)
 }
 
 // TestForeignBytes: bytes that no hub wrote there stop a follower, a hub that takes over, and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,8 +14,11 @@ const MaxData = 256 << 20
 
 const (
 	// answerWithin is how long one call of the engine may take, before it is made again. An
-	// append that is made again while the first is under way costs a conflict, and a read.
+	// append that is made again while the first is under way costs a conflict, and a read. The time doubles
+	// with each call that has no answer, up to mostDoubled times: an engine that is slow for a while would have
+	// all its work thrown away and asked for again, and would stay slow.
 	answerWithin = time.Second
+	mostDoubled  = 2
 	// sure is how long the engine has to say that the journal ends before an entry that it has
 	// acknowledged, until that is believed. A leader of the engine that was replaced says so for
 	// up to 20 s in JetStream.
@@ -27,6 +31,7 @@ const (
 // Log is the entries in a Journal. Its methods may be called at once.
 type Log struct {
 	journal Journal
+	doubled atomic.Int32 // how often answerWithin is doubled
 }
 
 // New returns the log in a journal, which stays the caller's to close.
@@ -126,22 +131,45 @@ func (l *Log) own(ctx context.Context, seq uint64) ([]byte, error) {
 	}
 }
 
-func (l *Log) last(ctx context.Context) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+// call makes one call of the engine, which may take as long as the engine needs of late.
+func (l *Log) call(ctx context.Context, do func(context.Context) error) error {
+	doubled := l.doubled.Load()
+	limit := answerWithin << doubled
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return l.journal.Last(ctx)
+	began := time.Now()
+	err := do(limited)
+	switch {
+	case limited.Err() != nil && ctx.Err() == nil:
+		l.doubled.CompareAndSwap(doubled, min(doubled+1, mostDoubled)) // one of several at once counts
+	case err == nil && doubled > 0 && time.Since(began) < answerWithin/2:
+		l.doubled.Store(0)
+	}
+	return err
 }
 
-func (l *Log) read(ctx context.Context, at uint64) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	return l.journal.Read(ctx, at)
+func (l *Log) last(ctx context.Context) (last uint64, err error) {
+	err = l.call(ctx, func(ctx context.Context) error {
+		last, err = l.journal.Last(ctx)
+		return err
+	})
+	return last, err
 }
 
-func (l *Log) limits(ctx context.Context) (Limits, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	return l.journal.Limits(ctx)
+func (l *Log) read(ctx context.Context, at uint64) (entry []byte, err error) {
+	err = l.call(ctx, func(ctx context.Context) error {
+		entry, err = l.journal.Read(ctx, at)
+		return err
+	})
+	return entry, err
+}
+
+func (l *Log) limits(ctx context.Context) (limits Limits, err error) {
+	err = l.call(ctx, func(ctx context.Context) error {
+		limits, err = l.journal.Limits(ctx)
+		return err
+	})
+	return limits, err
 }
 
 // pause waits before the attempt after try, longer each time.

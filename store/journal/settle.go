@@ -82,9 +82,7 @@ func (l *Log) fits(ctx context.Context, at uint64, entry []byte) error {
 }
 
 func (l *Log) append(ctx context.Context, at uint64, entry []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	return l.journal.Append(ctx, at-1, entry)
+	return l.call(ctx, func(ctx context.Context) error { return l.journal.Append(ctx, at-1, entry) })
 }
 
 // look reads a place whose append met a conflict, and says whether that settles it.

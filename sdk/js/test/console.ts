@@ -66,14 +66,24 @@ export class Console {
     return page;
   }
 
-  async signIn(hub: TestHub, token: string, hash = "", page = this.page): Promise<void> {
+  async signIn(hub: TestHub, token: string | (() => string), hash = "", page = this.page): Promise<void> {
     this.refusals = true; // the first question goes without a token
     await page.goto("about:blank");
     await page.goto(hub.console + hash);
     await page.waitForSelector("#sign-in");
-    await this.enter(token, page);
+    await this.enter(typeof token === "string" ? token : token(), page); // its seconds begin when the page is there
     await page.waitForSelector('#link[data-state="open"]');
     this.refusals = false;
+  }
+
+  /** Signs in with a token that the hub takes for three seconds, or for none where the machine is slow, and waits until it is expired. */
+  async signInBriefly(hub: TestHub, scopes: string[], sub: string, hash: string): Promise<void> {
+    this.refusals = true;
+    await this.page.goto("about:blank");
+    await this.page.goto(hub.console + hash);
+    await this.page.waitForSelector("#sign-in");
+    await this.enter(mint(scopes, -2, sub)); // tokens have a leeway of five seconds
+    await this.says("#sign-in-why", /expired/);
   }
 
   /** What is done in it is refused by the hub, which the page says in its place and the browser in its console. */

@@ -29,19 +29,21 @@ const (
 func (j *Journal) Follow(ctx context.Context, after uint64, visit func(at uint64, entry []byte) error) error {
 	ctx, done := j.call(ctx)
 	defer done()
-	pause, idle, places := leastPause, 0, aheadPlaces
+	pause, idle, places, within := leastPause, 0, aheadPlaces, j.answerWithin
 	for next := after + 1; ; {
 		began := time.Now()
-		entries, err := j.from(ctx, next, places, idle%deep == deep-1)
+		entries, err := j.from(ctx, within, next, places, idle%deep == deep-1)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, journal.ErrTrimmed), errors.Is(err, journal.ErrDiverged), errors.Is(err, journal.ErrForeign):
 			return j.failed("follow", err)
+		case err != nil && places == 1: // the server may be slow for a while
+			within = min(2*within, moreWithin*j.answerWithin)
 		case err != nil: // it may be that so much does not come in time
 			places = max(places/4, 1)
 		default:
-			places = min(2*places, aheadPlaces)
+			places, within = min(2*places, aheadPlaces), j.answerWithin
 		}
 		for _, entry := range entries {
 			if err := visit(next, entry); err != nil {
@@ -63,8 +65,8 @@ func (j *Journal) Follow(ctx context.Context, after uint64, visit func(at uint64
 
 // from returns some of the entries from a place on, at most so many. Where there is none it
 // looks for one after it if that is asked for, or costs nothing.
-func (j *Journal) from(ctx context.Context, next uint64, places int, beyond bool) (entries [][]byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+func (j *Journal) from(ctx context.Context, within time.Duration, next uint64, places int, beyond bool) (entries [][]byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	more := false // there is an entry after next, and none at it
 	if j.single {

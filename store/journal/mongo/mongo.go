@@ -76,8 +76,10 @@ const (
 	// does not say it.
 	openWithin   = 30 * time.Second
 	selectWithin = 5 * time.Second
-	// answerWithin is how long a follower waits for one answer until it asks again.
+	// answerWithin is how long a follower waits for one answer until it asks again. Where there was none for one
+	// place either the time doubles, up to moreWithin times answerWithin.
 	answerWithin = 2 * time.Second
+	moreWithin   = 4
 	// closeWithin bounds the good-bye to the servers.
 	closeWithin = 2 * time.Second
 )
@@ -153,8 +155,9 @@ type Journal struct {
 	client                  *mongo.Client
 	entries, trims, members *mongo.Collection
 	// single: places are read one by one.
-	single bool
-	exists bool // the mark was there
+	single       bool
+	exists       bool          // the mark was there
+	answerWithin time.Duration // the constant, but in tests
 
 	closed context.Context // done when Close was called
 	close  context.CancelFunc
@@ -188,7 +191,7 @@ func Look(ctx context.Context, o Options) (*Journal, error) {
 	}
 	c := o.client()
 	err := c.Validate()
-	j := &Journal{database: o.Database}
+	j := &Journal{database: o.Database, answerWithin: answerWithin}
 	if err == nil {
 		j.client, err = mongo.Connect(c)
 	}

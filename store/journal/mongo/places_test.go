@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -325,6 +326,35 @@ func TestLastWhileTrimmed(t *testing.T) {
 	ends(t, j, 6)
 	if armed {
 		t.Error("nothing was trimmed")
+	}
+}
+
+// TestFollowSlowServer: a server that takes longer for each answer than one may take at first is followed all the same.
+func TestFollowSlowServer(t *testing.T) {
+	o, _ := newDatabase(t)
+	fill(t, open(t, o), 3)
+	const within = 200 * time.Millisecond
+	var slow atomic.Bool
+	late := 0
+	o.monitor = &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
+		if name, _ := e.Command.Lookup("find").StringValueOK(); slow.Load() && name == Entries {
+			late++
+			time.Sleep(3 * within / 2)
+		}
+	}}
+	j := open(t, o)
+	j.answerWithin = within
+	slow.Store(true)
+	enough := errors.New("enough")
+	got := 0
+	err := j.Follow(limited(t), 0, func(uint64, []byte) error {
+		if got++; got == 3 {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) || late < 4 {
+		t.Errorf("Follow = %v after %d of 3 entries and %d late answers", err, got, late)
 	}
 }
 
