@@ -15,6 +15,6 @@ await build({
 	define: { "process.env.SDK_ROOT": JSON.stringify(root) },
 });
 const run = spawnSync(process.execPath, ["--enable-source-maps", "--expose-gc", "--test", "--test-force-exit", "--test-reporter=spec", ...flags, ...files.map((f) => `${root}.test/${f.replace(".ts", ".mjs")}`)],
-	{ stdio: "inherit", cwd: root, timeout: Math.max(300_000, Number(process.env.EVENTHUB_JS_TIMEOUT ?? 0) * 2) });
+	{ stdio: "inherit", cwd: root, timeout: Math.max(900_000, Number(process.env.EVENTHUB_JS_TIMEOUT ?? 0) * 2) });
 if (run.error) console.error(String(run.error));
 process.exit(run.status ?? 1);
