@@ -280,6 +280,7 @@ func (m *model) step() {
 	time.Sleep([]time.Duration{time.Second, time.Minute, 20 * time.Minute}[m.rng.IntN(3)])
 	if m.rng.IntN(3) == 0 {
 		time.Sleep(3 * Every)
+		synctest.Wait() // a pass may have begun just now
 		m.allow()
 		for _, p := range m.topics {
 			m.check(p, 2*Every)
