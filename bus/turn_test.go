@@ -121,6 +121,7 @@ func TestEventsThatAreGone(t *testing.T) {
 		equal(t, "cursor at the end", r.cursor("t", "g").Offset, 8)
 		equal(t, "dead letters", len(r.events("t.dlq")), 0)
 		time.Sleep(commit.FlushEvery)
+		synctest.Wait()
 		equal(t, "stored cursor", r.stored("t", "g").Cursor, 8)
 		s.Hide("t")
 		r.publish("t", 9, 1)
