@@ -243,10 +243,52 @@ func (p *hubProcess) wantSmall(t *testing.T, order hostileOrder) {
 	p.settles(t, before)
 }
 
-// goodClients are one that publishes and a group of one member that gets it.
+// goodClients are one that publishes and a group of one member that gets it. Both listen all the time, for who does not
+// answer the hub's pings is closed.
 type goodClients struct {
-	publisher, member *conn
-	at                int // the number of the last event
+	publisher, member   *conn
+	answers, deliveries <-chan heard
+	at                  int // the number of the last event
+}
+
+// heard is a frame with the time at which it came, or why there are no more.
+type heard struct {
+	frame
+	at  time.Time
+	err error
+}
+
+// listen hears frames until the connection ends, and answers pings.
+func (c *conn) listen() <-chan heard {
+	frames := make(chan heard, 100_000) // more than a run has events
+	go func() {
+		defer close(frames)
+		for {
+			var h heard
+			var text []byte
+			if text, h.err = wsutil.ReadServerText(c.Conn); h.err == nil {
+				h.at, h.err = time.Now(), json.Unmarshal(text, &h.frame)
+			}
+			frames <- h
+			if h.err != nil {
+				return
+			}
+		}
+	}()
+	return frames
+}
+
+// nextOf waits for a frame.
+func nextOf(frames <-chan heard) heard {
+	select {
+	case h, more := <-frames:
+		if !more {
+			h.err = net.ErrClosed
+		}
+		return h
+	case <-time.After(watchdog):
+		return heard{err: os.ErrDeadlineExceeded}
+	}
 }
 
 func newGoodClients(t *testing.T, addr string) *goodClients {
@@ -256,6 +298,12 @@ func newGoodClients(t *testing.T, addr string) *goodClients {
 	if f := g.member.hear(); f.Op != "OK" {
 		t.Fatalf("SUBSCRIBE was answered by %+v", f)
 	}
+	for _, c := range []*conn{g.publisher, g.member} {
+		if err := c.SetReadDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.answers, g.deliveries = g.publisher.listen(), g.member.listen()
 	return g
 }
 
@@ -266,25 +314,25 @@ func (g *goodClients) run(t *testing.T, rate int, d time.Duration) (micros []int
 	var answered, member sync.WaitGroup
 	answered.Go(func() {
 		for range n {
-			if f, err := g.publisher.next(); err != nil || f.Op != "OK" {
-				t.Errorf("a good PUBLISH was answered by %+v, %v", f, err)
+			if h := nextOf(g.answers); h.err != nil || h.Op != "OK" {
+				t.Errorf("a good PUBLISH was answered by %+v", h)
 				return
 			}
 		}
 	})
 	member.Go(func() {
 		for i := range n {
-			f, err := g.member.next()
-			for err == nil && f.Op == "OK" {
-				f, err = g.member.next() // of an ACK
+			h := nextOf(g.deliveries)
+			for h.err == nil && h.Op == "OK" {
+				h = nextOf(g.deliveries) // of an ACK
 			}
 			var payload struct{ N, At int }
-			if err != nil || f.Op != "EVENT" || json.Unmarshal(f.Event.Payload, &payload) != nil || payload.N != g.at+i {
-				t.Errorf("event %d: got %+v, %v", g.at+i, f, err)
+			if h.err != nil || h.Op != "EVENT" || json.Unmarshal(h.Event.Payload, &payload) != nil || payload.N != g.at+i {
+				t.Errorf("event %d: got %+v", g.at+i, h)
 				return
 			}
-			micros = append(micros, time.Now().UnixMicro()-int64(payload.At))
-			if err := wsutil.WriteClientText(g.member.Conn, fmt.Appendf(nil, `{"op":"ACK","topic":"good","group":"g","lease":%q}`, f.Ctx.Lease)); err != nil {
+			micros = append(micros, h.at.UnixMicro()-int64(payload.At))
+			if err := wsutil.WriteClientText(g.member.Conn, fmt.Appendf(nil, `{"op":"ACK","topic":"good","group":"g","lease":%q}`, h.Ctx.Lease)); err != nil {
 				t.Error(err)
 				return
 			}

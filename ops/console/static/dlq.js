@@ -1,11 +1,11 @@
 // Dead letters: which groups have some, those of one group with their reasons, and giving them back.
 
-import { html, useEffect, useState } from "./vendor/ui.js";
+import { html, useEffect, useMemo, useState } from "./vendor/ui.js";
 import { get, path, post, send } from "./api.js";
 import { Payload } from "./event.js";
 import { editable } from "./exact.js";
-import { Ask, Note, useKept, useLater, useLoad, useRights } from "./parts.js";
-import { ago, command, count, plural, time, to } from "./words.js";
+import { Ask, Note, useJSON, useKept, useLater, useLoad, useRights } from "./parts.js";
+import { ago, command, count, longArgument, plural, time, to } from "./words.js";
 
 export function Letters({ live }) {
   useEffect(() => { live.show({}); }, []);
@@ -69,18 +69,13 @@ function Redrive({ topic, group, query, title, flags, onClose }) {
 /** Publishes the event of a dead letter again, with a payload that somebody has mended. */
 function Requeue({ topic, letter, onClose }) {
   const [text, setText] = useState(() => editable(letter.event?.payload ?? null));
-  let wrong;
-  try {
-    JSON.parse(text);
-  } catch (why) {
-    wrong = { code: "bad_json", message: why.message };
-  }
+  const wrong = useJSON(text);
   const marks = letter.marks?.length ?? 0; // what somebody else has done since is not done again
   const run = async () => {
     const receipt = await (await send("POST", path("v1", "dlq", topic, String(letter.offset), "requeue"), { query: { marks }, body: text })).json();
     return `Published at offset ${receipt.offset}, with the id ${receipt.id}${receipt.duplicate ? ": it was there already" : ""}.`;
   };
-  return html`<${Ask} title=${`Requeue dead letter ${letter.offset} of ${topic}`} action="Requeue" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("dlq requeue", [topic, letter.offset, text.length > 2000 ? "-" : text], marks > 0 ? ["--if-marks", marks] : [])}>
+  return html`<${Ask} title=${`Requeue dead letter ${letter.offset} of ${topic}`} action="Requeue" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("dlq requeue", [topic, letter.offset, text.length > longArgument ? "-" : text], marks > 0 ? ["--if-marks", marks] : [])}>
     <p>One event is published to ${topic}, to <b>all</b> its groups, with the key and headers of the original. The dead letter is marked.</p>
     <label class="block">Payload as JSON <textarea id="requeue-payload" rows="8" spellcheck="false" value=${text} onInput=${(e) => { setText(e.target.value); }}></textarea></label>
     <${Note} problem=${wrong} /></${Ask}>`;
@@ -90,10 +85,11 @@ function Requeue({ topic, letter, onClose }) {
 function Letter({ topic, offset, may, onChange }) {
   const { value: l, problem, again } = useLoad((signal) => get(path("v1", "dlq", topic, String(offset)), {}, signal), [topic, offset]);
   const [asking, setAsking] = useState(false);
+  const text = useMemo(() => JSON.stringify(l?.event), [l]);
   return html`<section id="letter" class="panel"><${Note} problem=${problem} />${l && html`<h2>Dead letter ${l.offset}: event ${l.event_offset} of ${topic}</h2>
     <p>${l.reason}</p><p class="dim">${l.group} gave it up ${time(l.ts)}, after ${plural(l.attempts, "attempt")}. It is ${l.state}${(l.marks ?? []).map((m) => `; ${m.requeued_as ? `requeued as ${m.requeued_as}` : "redriven"} ${time(m.ts)} by ${m.by}`)}. <a href=${to("topics", topic, "event", l.event_id)}>The original</a></p>
     ${(l.history ?? []).map((a) => html`<p class="dim">Attempt ${a.attempt}: ${a.why}${a.reason ? `, ${a.reason}` : ""} ${time(a.ended_ts)}</p>`)}
-    ${l.event && html`<${Payload} value=${l.event.payload} text=${JSON.stringify(l.event)} />`}
+    ${l.event && html`<${Payload} value=${l.event.payload} text=${text} />`}
     ${may.admin && may.publish && html`<div class="buttons"><button type="button" onClick=${() => { setAsking(true); }}>Edit and requeue…</button></div>`}
     ${asking && html`<${Requeue} topic=${topic} letter=${l} onClose=${() => { setAsking(false); again(); onChange(); }} />`}`}</section>`;
 }

@@ -1,6 +1,6 @@
 // One event in full: what it says, as a tree and as it is stored, and what happened to it in each group.
 
-import { html, useState } from "./vendor/ui.js";
+import { html, useMemo, useState } from "./vendor/ui.js";
 import { get, path, send } from "./api.js";
 import { hubNow } from "./clock.js";
 import { parse, written } from "./exact.js";
@@ -14,15 +14,17 @@ const some = 100, longText = 20_000;
 function Tree({ name, value, open }) {
   const [shown, setShown] = useState(open);
   const [most, setMost] = useState(some);
+  // A page is drawn again with each message of the hub: what is not shown is not gone through for it.
+  const keys = useMemo(() => (value === null || typeof value !== "object" || Array.isArray(value) ? undefined : Object.keys(value)), [value]);
   const label = name === undefined ? null : html`<span class="name">${name}: </span>`;
   if (value === null || typeof value !== "object" || written(value) !== undefined) {
     const text = written(value) ?? (typeof value === "string" && value.length > longText ? `${JSON.stringify(value.slice(0, longText))}…` : JSON.stringify(value));
     return html`<div class="leaf">${label}<span class=${value === null ? "null" : written(value) !== undefined ? "number" : typeof value}>${text}</span></div>`;
   }
   const list = Array.isArray(value);
-  const names = list ? value.length : Object.keys(value).length;
+  const names = list ? value.length : keys.length;
   if (names === 0) return html`<div class="leaf">${label}${list ? "[]" : "{}"}</div>`;
-  const entries = shown ? Object.entries(value).slice(0, most) : [];
+  const entries = !shown ? [] : list ? value.slice(0, most).map((v, i) => [i, v]) : keys.slice(0, most).map((k) => [k, value[k]]);
   return html`<details open=${shown} onToggle=${(e) => { setShown(e.currentTarget.open); }}><summary>${label}<span class="dim">${list ? `[ ${plural(names, "element")} ]` : `{ ${plural(names, "member")} }`}</span></summary>
     ${entries.map(([k, v]) => html`<${Tree} key=${k} name=${k} value=${v} open=${false} />`)}
     ${shown && names > most && html`<button type="button" class="small" onClick=${() => { setMost(most + 10 * some); }}>${count(names - most)} more</button>`}</details>`;

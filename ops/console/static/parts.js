@@ -1,6 +1,6 @@
 // What several pages are made of.
 
-import { html, useEffect, useRef, useState } from "./vendor/ui.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/ui.js";
 import uPlot from "./vendor/chart.js";
 import { rights } from "./api.js";
 
@@ -87,6 +87,18 @@ export function useRights(topic) {
     };
   }, [topic]);
   return may;
+}
+
+/** What is wrong with a text that should be JSON; undefined if nothing is. */
+export function useJSON(text) {
+  return useMemo(() => {
+    try {
+      JSON.parse(text);
+    } catch (why) {
+      return { code: "bad_json", message: why.message };
+    }
+    return undefined;
+  }, [text]);
 }
 
 /** Calls again when the hub is back, where there was a problem. */

@@ -3,8 +3,8 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/ui.js";
 import { get, path, post, send } from "./api.js";
 import { EventView } from "./event.js";
-import { Ask, Command, Note, useKept, useLater, useLoad, useRights, Window } from "./parts.js";
-import { ago, bytes, command, count, plural, preview, rate, settingsCommand, time, to } from "./words.js";
+import { Ask, Command, Note, useJSON, useKept, useLater, useLoad, useRights, Window } from "./parts.js";
+import { ago, bytes, command, count, longArgument, plural, preview, rate, settingsCommand, time, to } from "./words.js";
 
 /** How many rows of the list are asked for: as many as the hub shows of a list of topics. */
 const mostRows = 60;
@@ -231,19 +231,14 @@ const onceKey = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (n)
 function Publish({ topic, onClose }) {
   const [payload, setPayload] = useState("{}");
   const [key, setKey] = useState("");
-  let wrong;
-  try {
-    JSON.parse(payload);
-  } catch (why) {
-    wrong = { code: "bad_json", message: why.message };
-  }
+  const wrong = useJSON(payload);
   // A browser sends a request again by itself where the connection breaks, and so do people: it is one publish.
   const once = useMemo(onceKey, [payload, key]);
   const run = async () => {
     const receipt = await (await send("POST", path("publish", topic), { query: { key }, body: payload, headers: { "idempotency-key": once } })).json();
     return `Published at offset ${receipt.offset}, with the id ${receipt.id}.`;
   };
-  return html`<${Ask} title=${`Publish to ${topic}`} action="Publish" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("pub", [topic, payload], key ? ["--key", key] : [])}>
+  return html`<${Ask} title=${`Publish to ${topic}`} action="Publish" disabled=${wrong !== undefined} run=${run} onClose=${onClose} command=${command("pub", [topic, payload.length > longArgument ? "-" : payload], key ? ["--key", key] : [])}>
     <p>One event is published, and goes to every group of the topic.</p>
     <label class="block">Key, if it has one <input id="publish-key" autocomplete="off" spellcheck="false" value=${key} onInput=${(e) => { setKey(e.target.value); }} /></label>
     <label class="block">Payload as JSON <textarea id="publish-payload" rows="6" spellcheck="false" value=${payload} onInput=${(e) => { setPayload(e.target.value); }}></textarea></label>

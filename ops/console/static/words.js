@@ -132,6 +132,9 @@ export const to = (...segments) => `#/${segments.map(encodeURIComponent).join("/
 
 /** A word for a shell, quoted where it has to be. */
 const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
+/** A text that is longer is no argument that people copy: a command reads it from its standard input instead. */
+export const longArgument = 2000;
+
 /** The command that does the same: its name, what it is about, and flags. What begins with a dash would be taken for a flag. */
 export function command(name, about, flags = []) {
   const all = about.some((a) => /^-./.test(a)) ? [...flags, "--", ...about] : [...about, ...flags];
