@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 // fakeGroup is a Subscriber with one member, which the test feeds by hand.
@@ -99,7 +100,7 @@ func (f *fakeGroup) feed(first, n int) int {
 }
 
 func TestConsumeGivesVerdicts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &fakeGroup{}
 		ctx, cancel := context.WithCancel(context.Background())
 		var order []uint64
@@ -149,7 +150,7 @@ func TestConsumeGivesVerdicts(t *testing.T) {
 // TestConsumeOfAGroupThatWasMoved: what waits in the topic of a seek has void leases and
 // is not begun; what waits of another topic is.
 func TestConsumeOfAGroupThatWasMoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &fakeGroup{}
 		ctx, cancel := context.WithCancel(context.Background())
 		step, ended := make(chan struct{}), make(chan error, 1)
@@ -204,7 +205,7 @@ func TestConsumeEndsWithItsContext(t *testing.T) {
 // TestConsumeFinishesWhatItBegan: a handler under way when the context ends
 // still gives its verdict; what was only queued is not begun.
 func TestConsumeFinishesWhatItBegan(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &fakeGroup{}
 		ctx, cancel := context.WithCancel(context.Background())
 		release := make(chan struct{})
@@ -236,7 +237,7 @@ func TestConsumeFinishesWhatItBegan(t *testing.T) {
 }
 
 func TestConsumeReportsWhyItEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		refused := errors.New("no entry")
 		if err := eventhub.Consume(context.Background(), &fakeGroup{refuse: refused}, eventhub.GroupOptions{}, nil); !errors.Is(err, refused) {
 			t.Errorf("Consume = %v; want the reason of the refusal", err)
@@ -265,7 +266,7 @@ func TestConsumeReportsWhyItEnded(t *testing.T) {
 // TestFollow: the handler gets one event after the other, and its error ends the tail;
 // there are no verdicts.
 func TestFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &fakeGroup{}
 		var order []uint64
 		enough := errors.New("enough")
@@ -318,7 +319,7 @@ func TestDeliveriesEnd(t *testing.T) {
 		"refusal":      {nil, refused, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				f := &fakeGroup{}
 				if tt.end == nil {
 					f.refuse = tt.want
@@ -365,7 +366,7 @@ func TestDeliveriesEnd(t *testing.T) {
 
 // TestDeliveriesLeft: who breaks off leaves the group, with a panic too.
 func TestDeliveriesLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for _, panics := range []bool{false, true} {
 			f, over := &fakeGroup{}, make(chan any)
 			go func() {
@@ -392,7 +393,7 @@ func TestDeliveriesLeft(t *testing.T) {
 // TestConsumeIsBounded: more than max_in_flight is not taken, with AutoAck
 // neither, and asked for when half of it is done.
 func TestConsumeIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &fakeGroup{}
 		ctx, cancel := context.WithCancel(context.Background())
 		step := make(chan struct{})
@@ -441,7 +442,7 @@ func TestConsumeIsBounded(t *testing.T) {
 func TestGapsReachHandlers(t *testing.T) {
 	gap := func(after, first uint64) *eventhub.Gap { return &eventhub.Gap{Topic: "t", After: after, First: first} }
 	for _, name := range []string{"Consume", "Transform", "Deliveries", "Events"} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			f := &fakeGroup{}
 			var came []string
 			onGap := func(g eventhub.Gap) { came = append(came, fmt.Sprintf("gap %d %d", g.After, g.First)) }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 // transforming runs a Transform over the group until stop is called, which says
@@ -79,7 +80,7 @@ func (s *stepper) wantCalls(t *testing.T, want ...string) {
 // TestTransformStep: results and ack in one step, the results filled in; no
 // results are a plain ack, an error is a nack.
 func TestTransformStep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var steps []eventhub.AckPublish
 		f := &fakeGroup{}
 		f.ackAndPublish = func(_ context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
@@ -135,7 +136,7 @@ func TestTransformStep(t *testing.T) {
 // TestTransformGathers: the worker goes on while a step is under way, and what
 // it makes goes together, in order.
 func TestTransformGathers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &stepper{hold: true}
 		f := &fakeGroup{ackAndPublish: s.ackAndPublish}
 		stop := transforming(t, f, 1, oneEach)
@@ -157,7 +158,7 @@ func TestTransformGathers(t *testing.T) {
 // TestTransformOutcomes: a lease that is lost is left alone, what has no room is
 // tried again before what comes after it, what can not be published is nacked.
 func TestTransformOutcomes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		refusals := map[string][]error{
 			"r1": {eventhub.Errorf(eventhub.CodeLeaseLost, "gone")},
 			"r2": {eventhub.Errorf(eventhub.CodeOverloaded, "full"), eventhub.Errorf(eventhub.CodeOverloaded, "still"),
@@ -203,7 +204,7 @@ func TestTransformOutcomes(t *testing.T) {
 // TestTransformEnds: what was begun is finished, what has no room then is left
 // to others, and a hub that says nothing is not waited for longer than 10 s.
 func TestTransformEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &stepper{hold: true}
 		f := &fakeGroup{ackAndPublish: s.ackAndPublish}
 		stop := transforming(t, f, 1, oneEach)
@@ -226,7 +227,7 @@ func TestTransformEnds(t *testing.T) {
 		}
 		s.wantCalls(t, "r1", "r2")
 	})
-	synctest.Test(t, func(t *testing.T) { // in the middle of a pause
+	bubble.Test(t, func(t *testing.T) { // in the middle of a pause
 		s := &stepper{reply: func(h *eventhub.AckPublish) {
 			h.Err = &eventhub.Error{Code: eventhub.CodeRateLimited, RetryAfter: time.Hour}
 		}}
@@ -239,7 +240,7 @@ func TestTransformEnds(t *testing.T) {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &fakeGroup{}
 		f.ackAndPublish = func(ctx context.Context, hs []eventhub.AckPublish, done func([]eventhub.AckPublish)) {
 			context.AfterFunc(ctx, func() {

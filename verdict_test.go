@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 var errCause = errors.New("the cause")
@@ -135,7 +136,7 @@ func TestDeliveryWithoutLease(t *testing.T) {
 // TestHandlerDecides: what a handler returns decides about the delivery, and so does
 // what it says itself.
 func TestHandlerDecides(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &fakeGroup{}
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)

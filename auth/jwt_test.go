@@ -37,6 +37,7 @@ import (
 
 	"eventhub"
 	"eventhub/auth/policy"
+	"eventhub/internal/bubble"
 	"eventhub/internal/livefile"
 	"eventhub/internal/measure"
 )
@@ -108,7 +109,7 @@ func claimsIn(d time.Duration) string {
 
 // TestJWTMatrix: each hostile token is refused with jwt_invalid, and a text that says why and
 // repeats nothing of it; the same token without the fault is accepted.
-func TestJWTMatrix(t *testing.T) { synctest.Test(t, testJWTMatrix) }
+func TestJWTMatrix(t *testing.T) { bubble.Test(t, testJWTMatrix) }
 
 func testJWTMatrix(t *testing.T) {
 	rsaKey, _ := rsa.GenerateKey(rand.Reader, 2048)
@@ -239,7 +240,7 @@ func TestKeyFileIsReadAgain(t *testing.T) {
 	_, a, _ := ed25519.GenerateKey(rand.Reader)
 	_, b, _ := ed25519.GenerateKey(rand.Reader)
 	path := write(t, "keys.pem", pemOf(t, a.Public()))
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v, err := New(t.Context(), Config{KeyFile: path})
 		if err != nil {
 			t.Fatal(err)
@@ -312,7 +313,7 @@ func setOf(t testing.TB, kid string, public any) []byte {
 func TestUnknownKids(t *testing.T) {
 	_, a, _ := ed25519.GenerateKey(rand.Reader)
 	_, b, _ := ed25519.GenerateKey(rand.Reader)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		i := new(issuer)
 		i.set(200, setOf(t, "a", a.Public()))
 		k := new(Kinds)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 // refusing returns Refusals and how many lines with a text they have logged. They log under
@@ -36,7 +37,7 @@ var wrong = eventhub.Errorf(eventhub.CodeBadToken, "the token is not valid here"
 
 // TestRefusalsAreLoggedOnceAMinute, with how many were not, for each address and reason.
 func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r, logged := refusing()
 		defer r.Close()
 		want := func(text string, n int) {
@@ -71,7 +72,7 @@ func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
 
 // TestRefusalsFromVeryManyAddresses take bounded memory and lines.
 func TestRefusalsFromVeryManyAddresses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r, logged := refusing()
 		const addresses = 3 * maxAddresses
 		for i := range addresses {

@@ -12,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/auth/policy"
+	"eventhub/internal/bubble"
 	"eventhub/internal/livefile"
 )
 
@@ -136,7 +137,7 @@ func TestTokensFileIsReadAgain(t *testing.T) {
 		return fmt.Sprintf("- {name: %s, token: %s, policy: {rules: [{effect: allow, action: '*', topics: ['**']}, {effect: deny, action: read, topics: [%s]}]}}\n", name, token, topic)
 	}
 	put("tokens:\n" + entry("stays", "t1", "a") + entry("goes", "t2", "a") + entry("changes", "t3", "a"))
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		v, err := New(t.Context(), Config{TokensFile: path, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {

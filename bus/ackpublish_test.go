@@ -13,6 +13,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/internal/bubble"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -303,7 +304,7 @@ func TestAckAndPublishRefusedByStore(t *testing.T) {
 
 // A commit that fails leaves the outcome open; nothing is acknowledged.
 func TestAckAndPublishCommitFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := storefault.Wrap(memory.Open(memory.Options{}))
 		r := &rig{t: t, store: &meter{Store: s}}
 		r.start(Options{})
@@ -373,7 +374,7 @@ func TestAckAndPublishDuplicate(t *testing.T) {
 
 // Too little room on the disk refuses what is published, and takes no delivery.
 func TestAckAndPublishWithoutRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := storefault.Wrap(memory.Open(memory.Options{}))
 		r := &rig{t: t, store: &meter{Store: s}}
 		r.start(Options{})

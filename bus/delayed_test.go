@@ -12,6 +12,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -65,7 +66,7 @@ func (r *rig) after(d time.Duration) {
 // inFaultyBubble is inBubble over a store with faults.
 func inFaultyBubble(t *testing.T, test func(*rig, *storefault.Store)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		faulty := storefault.Wrap(memory.Open(memory.Options{}))
 		r := &rig{t: t, store: &meter{Store: faulty}}
 		r.start(Options{})

@@ -16,6 +16,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/commit"
+	"eventhub/internal/bubble"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -34,7 +35,7 @@ type rig struct {
 // inBubble runs a test with a rig whose bus is closed at the end.
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{MaxTopics: 100})}}
 		r.start(Options{})
 		synctest.Wait() // tests may put another store in between

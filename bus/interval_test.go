@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
 )
@@ -43,7 +44,7 @@ func (s *syncs) take() []bool {
 
 func inInterval(t *testing.T, test func(*syncs, *Bus)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := openSyncs()
 		b, err := New(Options{Store: s, SyncEvery: 10 * time.Millisecond})
 		if err != nil {

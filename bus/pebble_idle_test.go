@@ -8,13 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/pebble"
@@ -67,7 +67,7 @@ func openOn(t *testing.T, fsys vfs.FS) store.Store {
 // that says so.
 func TestEndsInImages(t *testing.T) {
 	seed := drawSeed(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		e := &endImages{mem: vfs.NewCrashableMem(), rng: rand.New(rand.NewPCG(seed, 0))}
 		r := &rig{t: t, store: &meter{Store: openOn(t, faultfs.Wrap(e.mem, e))}}
 		r.start(Options{})

@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -26,7 +27,7 @@ var stuckTrials = testsize.Int("stuck.trials", 2000, 500, "trials of TestNobodyI
 func TestNobodyIsStuck(t *testing.T) {
 	seed := drawSeed(t)
 	for trial := range *stuckTrials {
-		synctest.Test(t, func(t *testing.T) { tryToStick(t, rand.New(rand.NewPCG(seed, uint64(trial)))) })
+		bubble.Test(t, func(t *testing.T) { tryToStick(t, rand.New(rand.NewPCG(seed, uint64(trial)))) })
 		if t.Failed() {
 			t.Fatalf("trial %d", trial)
 		}

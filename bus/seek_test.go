@@ -11,11 +11,12 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 )
 
 func TestSeekBehindARefusedDeadLetter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{MaxTopics: 100})}}
 		r.start(Options{QueueBytes: 1000})
 		fillTopics(r)

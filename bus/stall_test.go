@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
 )
@@ -18,7 +19,7 @@ import (
 // TestStalledStoreIsTold: who runs the hub hears of a commit that does not end while it
 // does not, not only afterwards, and of none that does.
 func TestStalledStoreIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var logged lockedBuffer
 		faulty := storefault.Wrap(memory.Open(memory.Options{}))
 		b, err := New(Options{Store: faulty, Logger: slog.New(slog.NewTextHandler(&logged, nil))})

@@ -7,11 +7,11 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
 	"eventhub/store/storefault"
@@ -93,7 +93,7 @@ func storeSize(t *testing.T, s *storefault.Store) uint64 {
 // timer for them, and gets what is published to each, also to one that is created later.
 func TestOneTailOverManyTopics(t *testing.T) {
 	const topics = 1000
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{})}}
 		r.start(Options{})
 		var events []eventhub.Event

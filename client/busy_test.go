@@ -18,6 +18,7 @@ import (
 	"eventhub/bus"
 	"eventhub/client"
 	"eventhub/gateway/ws"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -40,7 +41,7 @@ func TestBusyHistories(t *testing.T) {
 		t.Run(fmt.Sprintf("seed=%d", one), func(t *testing.T) {
 			client.EmptyPools()
 			defer client.EmptyPools()
-			synctest.Test(t, func(t *testing.T) { playBusy(t, one) })
+			bubble.Test(t, func(t *testing.T) { playBusy(t, one) })
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/pipenet"
 )
 
@@ -26,7 +27,7 @@ func TestTooManyConnections(t *testing.T) {
 			if err := os.WriteFile(path, []byte("connections: {"+limit+"}"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Test(t, func(t *testing.T) { tooManyConnections(t, path) })
+			bubble.Test(t, func(t *testing.T) { tooManyConnections(t, path) })
 		})
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"eventhub/auth"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/pipenet"
 	"eventhub/internal/testsize"
 )
@@ -60,7 +61,7 @@ func (r *renewing) lines(text string) int {
 
 func withTokens(t *testing.T, source func(context.Context) (string, error), test func(*renewing)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		client.EmptyPools()
 		defer client.EmptyPools()
 		network := new(pipenet.Net)
@@ -219,7 +220,7 @@ func TestTokenIsLate(t *testing.T) {
 			t.Errorf("the logs are\n%s", r.log.String())
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		network := new(pipenet.Net)
 		h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", Store: hub.MemoryStore, JWTSecret: hubSecret, Listen: network.Listen})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	gws "github.com/gobwas/ws"
 
 	"eventhub/client"
+	"eventhub/internal/bubble"
 )
 
 // cutScenario is run against a hub that answers by itself, once without a loss and then with
@@ -62,7 +63,7 @@ func TestScenariosThroughCuts(t *testing.T) {
 					passed := t.Run(fmt.Sprintf("at=%d,again=%d,code=%d", at.point, at.again, at.code), func(t *testing.T) {
 						client.EmptyPools()
 						defer client.EmptyPools()
-						synctest.Test(t, func(t *testing.T) { ok = playCuts(t, s, at) })
+						bubble.Test(t, func(t *testing.T) { ok = playCuts(t, s, at) })
 					})
 					if !passed || kind.point > 0 && !ok {
 						break

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"eventhub/client"
+	"eventhub/internal/bubble"
 )
 
 // scenarioDir has the table that both SDKs run; docs/testing.md describes its form.
@@ -212,7 +213,7 @@ func TestScenarios(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			client.EmptyPools()
 			defer client.EmptyPools()
-			synctest.Test(t, func(t *testing.T) { playScenario(t, s) })
+			bubble.Test(t, func(t *testing.T) { playScenario(t, s) })
 		})
 	}
 }

@@ -5,8 +5,9 @@ import (
 	"net"
 	"os"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"eventhub/internal/bubble"
 )
 
 // TestAnswersHaveATime: a peer may take an answer as slowly as a step in answerWait,
@@ -30,7 +31,7 @@ func TestAnswersHaveATime(t *testing.T) {
 		"a stranger":       {0, time.Hour, 0, strangerWait, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
 				c := &conn{Conn: ours, known: !tt.new}
 				ended := make(chan struct{})

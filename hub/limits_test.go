@@ -33,7 +33,7 @@ func TestLimitsOfPublishes(t *testing.T) {
 	}
 	put(tokens, "tokens: [{name: a, token: ta, scopes: ['*']}, {name: b, token: tb, scopes: ['publish:**']}, {name: c, token: tc, scopes: ['publish:many']}]\n")
 	put(path, "publish: {connection: {per_second: 1, burst: 4}, principal: {per_second: 1, burst: 6}, topics: {few: {per_second: 0.5}}}")
-	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthTokensFile: tokens, LimitsFile: path}, func(b *bubble) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthTokensFile: tokens, LimitsFile: path}, func(b *hubInBubble) {
 		publish := func(p *peer, answer, topic string, n int) {
 			t.Helper()
 			event := fmt.Sprintf(`{"topic":%q,"payload":1}`, topic)
@@ -119,7 +119,7 @@ func TestLimitsOfConnections(t *testing.T) {
 	if err := os.WriteFile(path, []byte("connections: {total: 3, address: 2}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", TrustedProxies: []string{"127.0.0.1"}, LimitsFile: path}, func(b *bubble) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", TrustedProxies: []string{"127.0.0.1"}, LimitsFile: path}, func(b *hubInBubble) {
 		from := func(addr string, status int, code string) net.Conn {
 			t.Helper()
 			refused := 0
@@ -172,7 +172,7 @@ func TestLimitsOfConnectionsOfPrincipals(t *testing.T) {
 	var log lines
 	cfg := hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthTokensFile: tokens, LimitsFile: path,
 		Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	inBubble(t, cfg, func(b *bubble) {
+	inBubble(t, cfg, func(b *hubInBubble) {
 		const auth, refused, publish = `{"op":"AUTH","token":"%s"}`, `"code":"rate_limited"`, `{"op":"PUBLISH","topic":"%s","payload":1}`
 		a, other := b.join("ta"), b.join("tb")
 		say := func(p *peer, answer, format string, arg any) {
@@ -231,7 +231,7 @@ func TestLimitsOfStreams(t *testing.T) {
 	put(tokens, "tokens: [{name: a, token: ta, scopes: ['*']}, {name: b, token: tb, scopes: ['*']}]")
 	put(path, "connections: {principal: 1}")
 	cfg := hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthTokensFile: tokens, LimitsFile: path}
-	inBubble(t, cfg, func(b *bubble) {
+	inBubble(t, cfg, func(b *hubInBubble) {
 		open := func(token string, status int, part string) net.Conn {
 			t.Helper()
 			conn, err := b.network.Dial(context.Background(), "tcp", b.HTTPAddr())

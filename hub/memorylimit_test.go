@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
-	"testing/synctest"
 	"time"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 // TestMemoryLimit: the limit is what is asked for, or GOMEMLIMIT, or nine tenths of the least that
@@ -58,7 +58,7 @@ func TestLiveMemory(t *testing.T) {
 // TestOverloadInOrder: as memory runs out new connections are refused, then publishes, with a time to
 // try again; acks, reads and operators never are; and all of it goes on when there is memory again.
 func TestOverloadInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newPressure(1000 << 20)
 		var live int64
 		p.live = func() int64 { return live << 20 }

@@ -41,7 +41,7 @@ func TestRequestsHaveBounds(t *testing.T) {
 		"too many header fields": {strings.Replace(whole, "\r\n\r\n", "\r\n"+strings.Repeat("a:\r\n", 10<<10)+"\r\n", 1), 431, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *bubble) {
+			inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
 				for _, addr := range []string{b.WSAddr(), b.HTTPAddr(), b.OpsAddr()} {
 					conn, err := b.network.Dial(context.Background(), "tcp", addr)
 					if err != nil {
@@ -88,7 +88,7 @@ func lastWords(conn net.Conn) (status int, err error) {
 
 // TestTopicsAreBounded: one too many is refused, by both transports, and those that there are go on.
 func TestTopicsAreBounded(t *testing.T) {
-	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", MaxTopics: 2}, func(b *bubble) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", MaxTopics: 2}, func(b *hubInBubble) {
 		b.publish("a")
 		b.publish("b")
 		p := b.join("")

@@ -342,7 +342,7 @@ func TestEveryOperationNeedsItsRight(t *testing.T) {
 // a place is for of any kind, keep nobody from an operation. Where others have all its places
 // such a request is still forbidden.
 func TestNobodyKeepsOthersOut(t *testing.T) {
-	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", JWTSecret: jwtSecret, LogLevel: new(slog.LevelVar)}, func(b *bubble) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", JWTSecret: jwtSecret, LogLevel: new(slog.LevelVar)}, func(b *hubInBubble) {
 		ends := b.began.Add(time.Hour).Unix()
 		nobody, all := mint(`{"alg":"HS256"}`, fmt.Sprintf(`{"sub":"bob","exp":%d,"scopes":[]}`, ends)), full(ends)
 		table := rightsTable(t)

@@ -7,8 +7,9 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"eventhub/internal/bubble"
 )
 
 // far is a connection from an address that says whether it was closed.
@@ -35,7 +36,7 @@ func comeFrom(s *strangers, addr string) (*conn, *far) {
 // TestStrangersGiveWay: of too many the oldest one of the address that has most is closed, and who
 // is known, or gone, counts no longer.
 func TestStrangersGiveWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newStrangers(4)
 		_, one := comeFrom(s, "192.0.2.1")
 		_, two := comeFrom(s, "2001:db8::1")
@@ -63,7 +64,7 @@ func TestRandomStrangers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const most = 20
 		s := newStrangers(most)
 		type one struct {

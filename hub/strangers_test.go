@@ -47,7 +47,7 @@ func TestStrangersHaveFiveSeconds(t *testing.T) {
 		"two requests, a second in between": {probe, "", time.Second, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *bubble) {
+			inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
 				conn, err := b.network.Dial(context.Background(), "tcp", b.WSAddr())
 				if err != nil {
 					t.Fatal(err)
@@ -97,7 +97,7 @@ func TestStrangersHaveFiveSeconds(t *testing.T) {
 func TestHandshakeOfTLSHasATime(t *testing.T) {
 	pair := newPair(t, t.TempDir(), 1)
 	cfg := hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret", TLSCertFile: pair.cert, TLSKeyFile: pair.key}
-	inBubble(t, cfg, func(b *bubble) {
+	inBubble(t, cfg, func(b *hubInBubble) {
 		for name, slow := range map[string]bool{"no handshake": false, "a slow one": true} {
 			conn, err := b.network.Dial(context.Background(), "tcp", b.WSAddr())
 			if err != nil {
@@ -125,7 +125,7 @@ func TestHandshakeOfTLSHasATime(t *testing.T) {
 // TestStrangersAreBounded: one too many takes the place of another, at whichever listener; who has
 // shown a right stays.
 func TestStrangersAreBounded(t *testing.T) {
-	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret", MaxUnauthenticated: 2}, func(b *bubble) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret", MaxUnauthenticated: 2}, func(b *hubInBubble) {
 		p := b.join("s3cret")
 		stream := b.stream("s3cret")
 		var conns []net.Conn
@@ -163,7 +163,7 @@ func TestStrangersAreBounded(t *testing.T) {
 // TestMessagesBeforeAuthAreFew: whoever says more than 32 things before the token that is accepted
 // is closed, and one that is accepted ends the counting.
 func TestMessagesBeforeAuthAreFew(t *testing.T) {
-	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *bubble) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
 		say := func(p *peer, frame, want string) {
 			t.Helper()
 			if _, err := p.conn.Write(masked([]byte(frame))); err != nil {
@@ -190,7 +190,7 @@ func TestMessagesBeforeAuthAreFew(t *testing.T) {
 // TestRequestsWithoutATokenAreFew: a connection whose requests show no right gets so many answers, the last of which says that
 // it is closed; one with a right in between goes on.
 func TestRequestsWithoutATokenAreFew(t *testing.T) {
-	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *bubble) {
+	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
 		for _, known := range []bool{false, true} {
 			conn, err := b.network.Dial(context.Background(), "tcp", b.HTTPAddr())
 			if err != nil {

@@ -157,7 +157,7 @@ func TestTLSFilesAreReadAgain(t *testing.T) {
 	p := newPair(t, dir, 1)
 	var log lines
 	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", TLSCertFile: p.cert, TLSKeyFile: p.key,
-		Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(b *bubble) {
+		Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(b *hubInBubble) {
 		serial := func() int64 {
 			t.Helper()
 			raw, err := b.network.Dial(context.Background(), "tcp", b.WSAddr())
@@ -211,9 +211,9 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 // metrics scrapes the hub.
-func (b *bubble) metrics() string { return b.metricsAs("") }
+func (b *hubInBubble) metrics() string { return b.metricsAs("") }
 
-func (b *bubble) metricsAs(token string) string {
+func (b *hubInBubble) metricsAs(token string) string {
 	b.t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+b.OpsAddr()+"/metrics", nil)
 	if err != nil {

@@ -20,21 +20,22 @@ import (
 
 	"eventhub"
 	"eventhub/hub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/pipenet"
 )
 
-// bubble is a hub in a synctest bubble.
-type bubble struct {
+// hubInBubble is a hub in a synctest bubble.
+type hubInBubble struct {
 	*hub.Hub
 	t       *testing.T
 	network *pipenet.Net
 	began   time.Time
 }
 
-func inBubble(t *testing.T, cfg hub.Config, test func(*bubble)) {
+func inBubble(t *testing.T, cfg hub.Config, test func(*hubInBubble)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		b := &bubble{t: t, network: new(pipenet.Net), began: time.Now()}
+	bubble.Test(t, func(t *testing.T) {
+		b := &hubInBubble{t: t, network: new(pipenet.Net), began: time.Now()}
 		cfg.Store, cfg.Listen = hub.MemoryStore, b.network.Listen
 		b.Hub = start(t, cfg)
 		test(b)
@@ -42,7 +43,7 @@ func inBubble(t *testing.T, cfg hub.Config, test func(*bubble)) {
 }
 
 // wait lets so much time pass since the beginning, and all that is then due happen.
-func (b *bubble) wait(d time.Duration) {
+func (b *hubInBubble) wait(d time.Duration) {
 	time.Sleep(time.Until(b.began.Add(d)))
 	synctest.Wait()
 }
@@ -56,14 +57,14 @@ type peer struct {
 }
 
 // join connects and says AUTH.
-func (b *bubble) join(token string) *peer {
+func (b *hubInBubble) join(token string) *peer {
 	b.t.Helper()
 	p := b.connect()
 	p.ok(`{"op":"AUTH","token":"%s"}`, token)
 	return p
 }
 
-func (b *bubble) connect() *peer {
+func (b *hubInBubble) connect() *peer {
 	b.t.Helper()
 	conn, _, _, err := ws.Dialer{NetDial: b.network.Dial}.Dial(context.Background(), "ws://"+b.WSAddr())
 	if err != nil {
@@ -130,7 +131,7 @@ func (p *peer) wantEnd(parts ...string) {
 }
 
 // stream opens an event stream and returns a channel that is closed with its end.
-func (b *bubble) stream(token string) <-chan struct{} {
+func (b *hubInBubble) stream(token string) <-chan struct{} {
 	b.t.Helper()
 	conn, err := b.network.Dial(context.Background(), "tcp", b.HTTPAddr())
 	if err != nil {
@@ -154,14 +155,14 @@ func (b *bubble) stream(token string) <-chan struct{} {
 }
 
 // pull waits for events that do not come, and returns a channel for the answer.
-func (b *bubble) pull(token string) <-chan string {
+func (b *hubInBubble) pull(token string) <-chan string {
 	b.t.Helper()
 	return b.ask(token, "POST /v1/topics/idle/groups/g/pull?wait_ms=20000", 0, "")
 }
 
 // ask sends a request with a body of size bytes of which it sends part, and returns a channel for
 // the answer.
-func (b *bubble) ask(token, what string, size int, part string) <-chan string {
+func (b *hubInBubble) ask(token, what string, size int, part string) <-chan string {
 	b.t.Helper()
 	conn, err := b.network.Dial(context.Background(), "tcp", b.HTTPAddr())
 	if err != nil {
@@ -187,7 +188,7 @@ func (b *bubble) ask(token, what string, size int, part string) <-chan string {
 }
 
 // wantAnswer expects that an answer has come by now, and has the parts; without parts that none has.
-func (b *bubble) wantAnswer(answered <-chan string, parts ...string) {
+func (b *hubInBubble) wantAnswer(answered <-chan string, parts ...string) {
 	b.t.Helper()
 	synctest.Wait()
 	select {
@@ -222,7 +223,7 @@ const member = `{"op":"SUBSCRIBE","topic":"a","group":"g","opts":{"from":"earlie
 // TestTokenEnds: with its token a WebSocket closes with 1008, its leases are given back and a
 // stream ends. One whose token was renewed goes on, with its subscription and its leases.
 func TestTokenEnds(t *testing.T) {
-	inBubble(t, hub.Config{JWTSecret: jwtSecret}, func(b *bubble) {
+	inBubble(t, hub.Config{JWTSecret: jwtSecret}, func(b *hubInBubble) {
 		soon, late := full(b.began.Add(time.Minute).Unix()), full(b.began.Add(time.Hour).Unix())
 		ends, renewed := b.join(soon), b.join(soon)
 		stream := b.stream(soon)
@@ -276,7 +277,7 @@ func TestTokenEnds(t *testing.T) {
 	})
 }
 
-func (b *bubble) publish(topic string) {
+func (b *hubInBubble) publish(topic string) {
 	b.t.Helper()
 	if _, err := b.Bus().Publish(b.t.Context(), eventhub.Event{Topic: topic, ID: "id-" + topic, Payload: json.RawMessage("1")}); err != nil {
 		b.t.Fatal(err)
@@ -285,7 +286,7 @@ func (b *bubble) publish(topic string) {
 
 // TestRenewalToAShorterToken: the last token counts, also where it ends before the first.
 func TestRenewalToAShorterToken(t *testing.T) {
-	inBubble(t, hub.Config{JWTSecret: jwtSecret}, func(b *bubble) {
+	inBubble(t, hub.Config{JWTSecret: jwtSecret}, func(b *hubInBubble) {
 		p := b.join(full(b.began.Add(time.Hour).Unix()))
 		p.ok(`{"op":"AUTH","token":"%s"}`, full(b.began.Add(time.Minute).Unix()))
 		b.wait(65 * time.Second)
@@ -304,7 +305,7 @@ func TestTokenRevoked(t *testing.T) {
 	}
 	a, c := "- {name: a, token: token-a, scopes: ['*']}\n", "- {name: c, token: token-c, scopes: ['*']}\n"
 	write(a, c)
-	inBubble(t, hub.Config{AuthTokensFile: path}, func(b *bubble) {
+	inBubble(t, hub.Config{AuthTokensFile: path}, func(b *hubInBubble) {
 		goes, stays, renewed := b.join("token-a"), b.join("token-c"), b.join("token-a")
 		ends, lasts := b.stream("token-a"), b.stream("token-c")
 		goes.ok(member)

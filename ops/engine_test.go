@@ -12,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 )
 
@@ -25,7 +26,7 @@ const (
 // TestTheRealEngine publishes, consumes and gives up events on a real bus and
 // finds each of them in the metrics and the views.
 func TestTheRealEngine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Options{MaxTopics: 100})
 		b, err := bus.New(bus.Options{Store: s})
 		if err != nil {
@@ -67,7 +68,7 @@ func (keeper) Ended(error)                           {}
 // TestTheRealEngineHoldsBack: what keeps events of a real group back is in the
 // metrics and the views, and no longer when it is over.
 func TestTheRealEngineHoldsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Options{MaxTopics: 100})
 		b, err := bus.New(bus.Options{Store: s})
 		if err != nil {

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 // states are checks whose outcomes a test sets.
@@ -27,7 +27,7 @@ func (s states) check(name string, takes time.Duration) Check {
 }
 
 func TestReadyz(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := states{}
 		cfg := new(rooms).config()
 		cfg.Ready = []Check{s.check("store", 2*time.Millisecond), s.check("listeners", 0)}
@@ -58,7 +58,7 @@ func TestReadyz(t *testing.T) {
 
 // TestReadyzIsBounded: a check that hangs is a failed one.
 func TestReadyzIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cfg := new(rooms).config()
 		cfg.Ready = []Check{states{}.check("store", time.Hour)}
 		began := time.Now()

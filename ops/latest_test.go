@@ -5,17 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
-	"testing/synctest"
 
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 )
 
 // TestLatestByKey asks a real engine: the answer is the event as it is stored, or null.
 func TestLatestByKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Options{})
 		b, err := bus.New(bus.Options{Store: s})
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/outbox"
 	"eventhub/outbox/outboxtest"
 )
@@ -148,7 +149,7 @@ func want(t *testing.T, m *outboxtest.Memory, status outbox.Status, rows int) {
 }
 
 func TestDrains(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h := outboxtest.NewMemory(time.Now), &hub{}
 		ids := addRows(t, m, "k", 250)
 		var settled int
@@ -173,7 +174,7 @@ func TestDrains(t *testing.T) {
 }
 
 func TestDrainsUntilEmpty(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h := outboxtest.NewMemory(time.Now), &hub{}
 		addRows(t, m, "", 5)
 		// Somebody else has the first row.
@@ -203,7 +204,7 @@ func TestParks(t *testing.T) {
 		"it has no right":        func(int) error { return eventhub.Errorf(eventhub.CodeForbidden, "no publish permission") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m, h := outboxtest.NewMemory(time.Now), &hub{}
 				h.answer = func(_ context.Context, events []eventhub.Event) error {
 					if i := find(events); i >= 0 {
@@ -245,7 +246,7 @@ func TestHubIsAway(t *testing.T) {
 		"broken":               eventhub.Errorf(eventhub.CodeInternal, "the store is broken"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m, h := outboxtest.NewMemory(time.Now), &hub{}
 				h.answer = func(context.Context, []eventhub.Event) error { return err }
 				ids := addRows(t, m, "k", 300)
@@ -277,7 +278,7 @@ func TestHubIsAway(t *testing.T) {
 
 // A row that fails alone, for a reason that may pass, holds up its key and nobody else.
 func TestRowThatFailsAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h := outboxtest.NewMemory(time.Now), &hub{}
 		var blocked, after, others []string
 		others = append(others, addRows(t, m, "a", 10)...)
@@ -317,7 +318,7 @@ func TestRowThatFailsAlone(t *testing.T) {
 func TestLimitedTopic(t *testing.T) {
 	for name, waits := range map[string]bool{"the publisher says it": false, "the publisher waits until the lease ends": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m, h := outboxtest.NewMemory(time.Now), &hub{}
 				h.answer = func(ctx context.Context, events []eventhub.Event) error {
 					if !slices.ContainsFunc(events, func(e eventhub.Event) bool { return e.Topic == "t" }) {
@@ -358,7 +359,7 @@ func TestLimitedTopic(t *testing.T) {
 // A publish that takes longer than the lease is given up when the lease ends, tried again
 // under the same ids, and done once.
 func TestLeaseShorterThanAPublish(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h := outboxtest.NewMemory(time.Now), &hub{}
 		takes := 3 * time.Second
 		h.answer = func(ctx context.Context, events []eventhub.Event) error {
@@ -387,7 +388,7 @@ func TestLeaseShorterThanAPublish(t *testing.T) {
 
 // What is under way when a drainer is to stop is finished, and marked.
 func TestStops(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h := outboxtest.NewMemory(time.Now), &hub{}
 		h.answer = func(ctx context.Context, _ []eventhub.Event) error {
 			select {
@@ -422,7 +423,7 @@ func TestStops(t *testing.T) {
 
 // A table that is not there ends Run; one that cannot be read for a while does not.
 func TestTableFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h := outboxtest.NewMemory(time.Now), &hub{}
 		addRows(t, m, "k", 10)
 		fails := 0
@@ -444,7 +445,7 @@ func TestTableFails(t *testing.T) {
 
 // A time ahead of this machine's clock is left out, as the hub would refuse it.
 func TestTimeAhead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h := outboxtest.NewMemory(func() time.Time { return time.Now().Add(time.Hour) }), &hub{}
 		addRows(t, m, "", 1)
 		if err := drainer(t, m, h, outbox.Options{UntilEmpty: true}).Run(t.Context()); err != nil {
@@ -465,7 +466,7 @@ func TestTimeAhead(t *testing.T) {
 
 // An empty outbox is looked at a few times a second at most.
 func TestIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h := outboxtest.NewMemory(time.Now), &hub{}
 		looks := 0
 		m.Fail = func() error { looks++; return nil }
@@ -494,7 +495,7 @@ func (w *waiting) Wait(ctx context.Context, atMost time.Duration) error {
 }
 
 func TestWoken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, h := &waiting{outboxtest.NewMemory(time.Now), make(chan struct{}, 1)}, &hub{}
 		var looks atomic.Int64
 		w.Fail = func() error { looks.Add(1); return nil }
@@ -518,7 +519,7 @@ func TestWoken(t *testing.T) {
 }
 
 func TestForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for keep, left := range map[time.Duration]int{0: 0, time.Minute: 0, 1000 * time.Hour: 2500, -1: 2500} {
 			m, h := outboxtest.NewMemory(time.Now), &hub{}
 			addRows(t, m, "", 2500)
@@ -547,7 +548,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, h, reg := outboxtest.NewMemory(time.Now), &hub{}, prometheus.NewRegistry()
 		m.Insert(outboxtest.Raw{ID: "broken", Topic: "t", Payload: `{`})
 		addRows(t, m, "", 3)

@@ -7,13 +7,13 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/outbox"
 	"eventhub/outbox/outboxtest"
@@ -76,7 +76,7 @@ func TestRandomDrainers(t *testing.T) {
 		n := rapid.IntRange(1, 4).Draw(rt, "drainers")
 		batch := rapid.SampledFrom([]int{1, 3, 20, 100}).Draw(rt, "batch")
 		var failed error
-		synctest.Test(t, func(t *testing.T) { failed = drainTogether(t, seed, order, n, batch) })
+		bubble.Test(t, func(t *testing.T) { failed = drainTogether(t, seed, order, n, batch) })
 		if failed != nil {
 			rt.Fatalf("%v", failed)
 		}

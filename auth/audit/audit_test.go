@@ -16,6 +16,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,7 +35,7 @@ type rig struct {
 
 func inBubble(t *testing.T, test func(r *rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t}
 		r.log = New(slog.New(slog.NewTextHandler(r, nil)))
 		test(r)

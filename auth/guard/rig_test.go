@@ -15,6 +15,7 @@ import (
 	"eventhub/auth/guard"
 	"eventhub/auth/policy"
 	"eventhub/bus"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 )
 
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // inBubble runs a test against an engine of its own. Time passes when it wants it to.
 func inBubble(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Options{MaxTopics: 3000})
 		b, err := bus.New(bus.Options{Store: s})
 		if err != nil {

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 // rounds is how many random limits are looked at.
@@ -76,7 +76,7 @@ func TestMeterIsAsABucketAskedForEachStep(t *testing.T) {
 func TestEnqueueIsAsEachByItself(t *testing.T) {
 	r := random(t)
 	whole, parts := 0, 0
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for range rounds {
 			file := "publish: {principal: " + randomLimit(r) + ", topics: {'*': " + randomLimit(r) + ", b: " + randomLimit(r) + "}}"
 			l, alone := limitsOf(t, file), limitsOf(t, file)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"eventhub/internal/bubble"
 )
 
 // TestSecondSignal: a signal that is sent to a process and to its group, as
@@ -28,7 +30,7 @@ func TestSecondSignal(t *testing.T) {
 		{"another one at once", []os.Signal{syscall.SIGINT}, []time.Duration{0}, []string{"stop", "give up"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				signals := make(chan os.Signal, 3) // nobody takes them after giveUp
 				var got []string
 				ended := make(chan struct{})

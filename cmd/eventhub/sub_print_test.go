@@ -18,6 +18,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/cmd/eventhub/internal/output"
+	"eventhub/internal/bubble"
 )
 
 // fakeSub is the other end of a printer: it notes what is settled.
@@ -123,7 +124,7 @@ func TestPrinterAcksWhatWasWritten(t *testing.T) {
 		{6, full, []uint64{1, 2, 3}},
 		{3, syscall.EPIPE, []uint64{1}},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			out := &room{left: tt.room, err: tt.err}
 			p, sub, ended := startPrinter(t.Context(), out, true, 0, nil)
 			p.Deliver(batch("t", 1, 4))
@@ -142,7 +143,7 @@ func TestPrinterAcksWhatWasWritten(t *testing.T) {
 
 // TestPrinterCounts: never more than count events are taken, over all topics.
 func TestPrinterCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p, sub, ended := startPrinter(t.Context(), &out, true, 5, nil)
 		if n := p.Deliver(batch("t", 1, 3)); n != 3 {
@@ -166,7 +167,7 @@ func TestPrinterCounts(t *testing.T) {
 // TestPrinterExtendsWhatWaits: while the output takes nothing the leases of what
 // is being written and of what waits are kept alive; acked ones are not.
 func TestPrinterExtendsWhatWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		out := make(gate)
 		p, sub, ended := startPrinter(ctx, out, true, 0, nil)
@@ -196,7 +197,7 @@ func TestPrinterExtendsWhatWaits(t *testing.T) {
 // TestPrinterBoundsTails: what waits of a tail is bounded, and it asks for more
 // when there is room, also where the last batch of one topic was taken whole.
 func TestPrinterBoundsTails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		out := make(gate)
 		p, sub, ended := startPrinter(ctx, out, false, 0, nil)
@@ -240,7 +241,7 @@ func TestPrinterBoundsBytesOfTails(t *testing.T) {
 }
 
 func TestPrinterUntilHeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p, _, ended := startPrinter(t.Context(), &out, false, 0, func(p *printer) {
 			p.untilHeads, p.heads = true, map[string]uint64{"t": 2, "u": 5}
@@ -260,7 +261,7 @@ func TestPrinterUntilHeads(t *testing.T) {
 			t.Errorf("nothing to catch up with: %v", err)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cursors := map[string]uint64{"t": 1, "u": 3}
 		var mu sync.Mutex
 		p, _, ended := startPrinter(t.Context(), io.Discard, true, 0, func(p *printer) {
@@ -284,7 +285,7 @@ func TestPrinterUntilHeads(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		gone := errors.New("gone")
 		_, sub, ended := startPrinter(t.Context(), io.Discard, true, 0, func(p *printer) {
 			p.untilHeads, p.heads = true, map[string]uint64{"t": 2}
@@ -306,7 +307,7 @@ func TestPrinterUntilHeadsOfDeleted(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) { testUntilHeadsOfGone(t, gone) })
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, _, ended := startPrinter(t.Context(), io.Discard, true, 0, func(p *printer) {
 			p.untilHeads, p.heads = true, map[string]uint64{"t": 2, "u": 3}
 			p.there = func(context.Context) (map[string]admin.TopicInfo, error) {
@@ -335,7 +336,7 @@ func topicsTo(heads map[string]uint64) map[string]admin.TopicInfo {
 }
 
 func testUntilHeadsOfGone(t *testing.T, gone map[string]admin.TopicInfo) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		heads := map[string]uint64{"t": 2, "u": 5}
 		var deleted atomic.Bool
@@ -390,7 +391,7 @@ func TestPrinterWritesWhatCameOfDeleted(t *testing.T) {
 // TestPrinterReportsWhyItEnded: by a subscription that ended, and by an event
 // that can not be printed, before which all is printed and acked.
 func TestPrinterReportsWhyItEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, sub, ended := startPrinter(t.Context(), io.Discard, true, 0, nil)
 		refused := errors.New("refused")
 		p.Ended(refused)

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/transfer"
 )
 
@@ -109,7 +110,7 @@ func TestBackupFails(t *testing.T) {
 func TestBackupsToSlowClients(t *testing.T) {
 	scratch := t.TempDir()
 	t.Setenv("TMPDIR", scratch)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{files: map[string]string{"a": strings.Repeat("y", 8<<20)}}
 		_, client := servePipes(t, p.access())
 		ctx, leave := context.WithCancel(t.Context())

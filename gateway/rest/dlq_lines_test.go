@@ -15,6 +15,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 )
 
 // slowRedriver redrives one event every 0.4 s, and reports every second one.
@@ -96,7 +97,7 @@ func linesIn(t *testing.T, answer *http.Response) (lines []redriveLine) {
 // a sign of life.
 func TestRedriveTells(t *testing.T) {
 	for _, mute := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s := &slowRedriver{events: 251, mute: mute} // 100.4 s
 			_, client := servePipes(t, Access{Redriver: s, Name: "me"})
 			lines := linesIn(t, askForLines(t, client, t.Context()))
@@ -125,7 +126,7 @@ func TestRedriveTells(t *testing.T) {
 
 // TestRedriveThatEndsAtOnce is answered like any request.
 func TestRedriveThatEndsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &slowRedriver{events: 1}
 		_, client := servePipes(t, Access{Redriver: s})
 		lines := linesIn(t, askForLines(t, client, t.Context()))
@@ -145,7 +146,7 @@ func TestRedriveThatEndsAtOnce(t *testing.T) {
 
 // TestRedriveThatFails says how far it went, and nothing of the cause.
 func TestRedriveThatFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &slowRedriver{events: 7, err: errors.New("disk on fire")}
 		_, client := servePipes(t, Access{Redriver: s})
 		lines := linesIn(t, askForLines(t, client, t.Context()))
@@ -158,7 +159,7 @@ func TestRedriveThatFails(t *testing.T) {
 // TestStopEndsRedrives in order: the last line says so, and how far it went. So does
 // the problem of an answer without lines.
 func TestStopEndsRedrives(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &slowRedriver{events: 1000}
 		api, client := servePipes(t, Access{Redriver: s})
 		time.AfterFunc(2500*time.Millisecond, api.Stop)
@@ -167,7 +168,7 @@ func TestStopEndsRedrives(t *testing.T) {
 			t.Errorf("%d lines, the last is %+v", len(lines), l)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &slowRedriver{events: 1000, mute: true}
 		api, client := servePipes(t, Access{Redriver: s})
 		time.AfterFunc(150*time.Second+1, api.Stop) // later than the server's bound on a request
@@ -187,7 +188,7 @@ func TestStopEndsRedrives(t *testing.T) {
 // through; and the connection is as it was. A client that takes nothing is not waited for.
 func TestRedriveEndsInOrder(t *testing.T) {
 	for code, ending := range endings {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s := &slowRedriver{events: 1000}
 			access := Access{Redriver: s}
 			stop := ending(&access, 2500*time.Millisecond)
@@ -204,7 +205,7 @@ func TestRedriveEndsInOrder(t *testing.T) {
 				t.Errorf("%s, and then: %d %s, %v", code, answer.StatusCode, b, err)
 			}
 		})
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s := &slowRedriver{events: 1000}
 			access := Access{Redriver: s}
 			stop := ending(&access, 2500*time.Millisecond)
@@ -224,7 +225,7 @@ func TestRedriveEndsInOrder(t *testing.T) {
 // TestALostClientEndsItsRedrive, whether it has heard something or not.
 func TestALostClientEndsItsRedrive(t *testing.T) {
 	for _, wait := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s := &slowRedriver{events: 1000}
 			_, client := servePipes(t, Access{Redriver: s})
 			ctx, cancel := context.WithCancel(t.Context())

@@ -22,6 +22,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/cloudevents"
 	"eventhub/internal/testsize"
 	"eventhub/internal/transfer"
@@ -242,7 +243,7 @@ func TestExportSaysWhyItEnds(t *testing.T) {
 // than the buffer holds, keeps its place as long as it takes something, however
 // slowly, and loses it when it takes nothing for too long.
 func TestExportWaitsForItsClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const each = 100 << 10
 		p := &past{events: chronicle(1, `"`+strings.Repeat("x", each)+`"`), again: 9999}
 		_, client := servePipes(t, p.access())
@@ -307,7 +308,7 @@ func TestExportEndsInOrder(t *testing.T) {
 	for code, ending := range endings {
 		for _, coding := range []string{"", "gzip", "zstd"} {
 			for i := 0; i < 12; i += testsize.Of(1, 5) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					p := &past{events: events}
 					access := p.access()
 					stop := ending(&access, time.Duration(1+37*i)*time.Millisecond)
@@ -347,7 +348,7 @@ func TestExportEndsInOrder(t *testing.T) {
 // TestStopEndsExports: in a second, with a client that takes nothing too. A backup, which could say
 // nothing more, ends at once.
 func TestStopEndsExports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{events: chronicle(1, `"`+strings.Repeat("x", 100<<10)+`"`), again: 9999}
 		api, client := servePipes(t, p.access())
 		answer, err := client.Get("http://hub/export?topic=t&ndjson=1")
@@ -367,7 +368,7 @@ func TestStopEndsExports(t *testing.T) {
 		}
 	})
 	t.Setenv("TMPDIR", t.TempDir())
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{files: map[string]string{"a": strings.Repeat("y", 8<<20)}}
 		api, client := servePipes(t, p.access())
 		answer, err := client.Get("http://hub/v1/backup")
@@ -387,7 +388,7 @@ func TestStopEndsExports(t *testing.T) {
 // TestExportLeavesTheConnectionAsItWas: the next request has no deadline of the one
 // before.
 func TestExportLeavesTheConnectionAsItWas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, client := servePipes(t, (&past{events: chronicle(1, "1")}).access())
 		for range 3 {
 			answer, err := client.Get("http://hub/export?topic=t&ndjson=1")

@@ -22,6 +22,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/transfer"
 )
 
@@ -240,7 +241,7 @@ func (c *counted) Read(p []byte) (int, error) {
 // TestImportHoldsBackItsClient: while a chunk is being added, nothing more is taken
 // than buffers hold.
 func TestImportHoldsBackItsClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{hold: make(chan struct{})}
 		_, client := servePipes(t, p.access())
 		body := &counted{text: linesOf(chronicle(1000, `"`+strings.Repeat("x", 1000)+`"`)), times: 10}
@@ -270,7 +271,7 @@ func TestImportHoldsBackItsClient(t *testing.T) {
 // TestImportOfASlowClient goes on as long as something comes, and ends when nothing
 // does.
 func TestImportOfASlowClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{}
 		_, client := servePipes(t, p.access())
 		r, w := io.Pipe()
@@ -301,7 +302,7 @@ func TestImportWithoutEvents(t *testing.T) {
 	empty := packed(t, "gzip", "")
 	for coding, sign := range map[string]string{"": "\n", "gzip": empty} {
 		t.Run(coding, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				p := &past{}
 				_, client := servePipes(t, p.access())
 				body, w := io.Pipe()
@@ -343,7 +344,7 @@ func TestImportWithoutEvents(t *testing.T) {
 
 // TestStopEndsImports: at once, also where nothing comes, and says how far it came.
 func TestStopEndsImports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{}
 		api, client := servePipes(t, p.access())
 		r, w := io.Pipe()
@@ -387,7 +388,7 @@ func TestStopCutsImports(t *testing.T) {
 
 // TestImportOfALostClient adds nothing of the chunk that did not come whole.
 func TestImportOfALostClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{}
 		_, client := servePipes(t, p.access())
 		r, w := io.Pipe()

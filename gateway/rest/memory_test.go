@@ -9,12 +9,13 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/budget"
 )
 
 // TestBodiesHaveABudget: what has come of the bodies of all requests is counted, what
 // is beyond is refused, whatever the path, and all of it is given back.
-func TestBodiesHaveABudget(t *testing.T) { synctest.Test(t, testBodiesHaveABudget) }
+func TestBodiesHaveABudget(t *testing.T) { bubble.Test(t, testBodiesHaveABudget) }
 
 func testBodiesHaveABudget(t *testing.T) {
 	api, h := mount(t, Access{Publisher: new(log)})
@@ -130,7 +131,7 @@ func (s *stuck) Write(p []byte) (int, error) {
 // TestPagesHaveABudget: pages that nobody takes are counted, others are refused as soon
 // as there is no memory for more, small ones are not, and all of it is given back.
 func TestPagesHaveABudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{events: chronicle(10, `"`+strings.Repeat("x", 100_000)+`"`)}
 		api, h := mount(t, p.access())
 		memory := budget.New(2_500_000)
@@ -168,7 +169,7 @@ func TestPagesHaveABudget(t *testing.T) {
 
 // TestStreamsAreBounded: the next one is refused, and the place of one that ends is free.
 func TestStreamsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newTails()
 		api, conn, server, in := openStream(t, f)
 		wantFrame(t, in, "retry: 1000\nid: a:5\n\n")

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 // purse hands out one large delivery, and keeps what is settled.
@@ -42,7 +43,7 @@ func (p *purse) Settle(_ context.Context, topic, group string, s eventhub.Settle
 func TestPullLost(t *testing.T) {
 	for name, closes := range map[string]bool{"gone": true, "takes nothing": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				p := &purse{settled: make(chan eventhub.Settlement, 1)}
 				_, h := mount(t, Access{Subscriber: p, Puller: p})
 				door := &pipes{make(chan net.Conn), make(chan struct{})}

@@ -18,6 +18,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 )
 
 // tails is a Subscriber of live tails, and knows the topics a (5 events, the first
@@ -357,7 +358,7 @@ func wantFrame(t *testing.T, in *bufio.Reader, want string) {
 // TestStreamLives: it gives signs of life, and outlasts the server's deadline for
 // reading requests.
 func TestStreamLives(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newTails()
 		_, conn, server, in := openStream(t, f)
 		wantFrame(t, in, "retry: 1000\nid: a:5\n\n")
@@ -385,7 +386,7 @@ func TestStreamLives(t *testing.T) {
 // when it reads. One that takes next to nothing in ten seconds is given up then, whenever
 // its last byte was.
 func TestStreamOfASlowReader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newTails()
 		_, conn, server, in := openStream(t, f)
 		wantFrame(t, in, "retry: 1000\nid: a:5\n\n")
@@ -435,7 +436,7 @@ func TestStreamOfASlowReader(t *testing.T) {
 func TestStreamEndsWithTheHub(t *testing.T) {
 	for name, stuck := range map[string]bool{"idle": false, "stuck": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				f := newTails()
 				_, conn, server, in := openStream(t, f)
 				wantFrame(t, in, "retry: 1000\nid: a:5\n\n")

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 // TestScheduled: what is published later is answered 202 with the time, and what
@@ -157,7 +158,7 @@ func publishAndWait(conn net.Conn) (status int, answer map[string]any, err error
 // TestWaitOutlastsTheServersDeadline: a wait is not cut short by the deadline for
 // reading requests.
 func TestWaitOutlastsTheServersDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		_, conn, server := serve(t, &log{wait: func(ctx context.Context) error {
 			select {
@@ -179,7 +180,7 @@ func TestWaitOutlastsTheServersDeadline(t *testing.T) {
 // TestWaitEnds: by the client that goes away, and by a hub that stops, which
 // says what it has published.
 func TestWaitEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var ended error
 		_, conn, server := serve(t, &log{wait: func(ctx context.Context) error {
 			<-ctx.Done()
@@ -195,7 +196,7 @@ func TestWaitEnds(t *testing.T) {
 		}
 		server.Close()
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, conn, server := serve(t, &log{wait: func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()

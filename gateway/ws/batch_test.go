@@ -260,7 +260,7 @@ func TestWaitingIsBounded(t *testing.T) {
 // TestWaitingEndsWithTheConnection, and a hub that stops answers those whose wait
 // is over soon.
 func TestWaitingEndsWithTheConnection(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		f.pub.hold = make(chan func(), 10)
 		c := f.pipe(t)
 		c.auth()
@@ -274,7 +274,7 @@ func TestWaitingEndsWithTheConnection(t *testing.T) {
 		answer()
 		<-f.log.closed
 	})
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		f.pub.hold = make(chan func(), 10)
 		c := f.pipe(t)
 		c.auth()
@@ -406,7 +406,7 @@ func TestLargeAckAndPublish(t *testing.T) {
 // TestUnansweredAckAndPublishAreBounded: their events count among those of the
 // publishes; and a hub that stops answers them before.
 func TestUnansweredAckAndPublishAreBounded(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		sub := c.subscribe(f)
@@ -530,7 +530,7 @@ func TestVerdictsOfPatternedSubscriptions(t *testing.T) {
 // TestEventsFrames: deliveries to a subscription that wants EVENTS come together,
 // up to their size and to the room that there is.
 func TestEventsFrames(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"batch":true}}`)
@@ -546,7 +546,7 @@ func TestEventsFrames(t *testing.T) {
 		c.conn.Close()
 		<-f.log.closed
 	})
-	bubble(t, func(c *Config) { c.OutboundBytes = 5000 }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { c.OutboundBytes = 5000 }, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"batch":true}}`)
@@ -568,7 +568,7 @@ func TestEventsFrames(t *testing.T) {
 		c.conn.Close()
 		<-f.log.closed
 	})
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		c.ok(`{"op":"SUBSCRIBE","topic":"t.*","opts":{"batch":true}}`)

@@ -12,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus"
+	"eventhub/internal/bubble"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -29,7 +30,7 @@ type engine struct {
 
 func withEngine(t *testing.T, test func(*testing.T, *engine)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Options{MaxTopics: 1 << 20})
 		b, err := bus.New(bus.Options{Store: s, TailCacheBytes: 1})
 		if err != nil {

@@ -14,14 +14,15 @@ import (
 	gws "github.com/gobwas/ws"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/wire"
 )
 
-// bubble runs a test with fake time over in-memory connections. Everything that
+// inBubble runs a test with fake time over in-memory connections. Everything that
 // the gateway started has ended when it is done, or synctest says so.
-func bubble(t *testing.T, change func(*Config), test func(t *testing.T, f *fixture)) {
+func inBubble(t *testing.T, change func(*Config), test func(t *testing.T, f *fixture)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t, change)
 		test(t, f)
 		if err := f.gw.Shutdown(t.Context()); err != nil {
@@ -81,7 +82,7 @@ func TestBackpressure(t *testing.T) {
 	// What fits a small buffer, a large one, and is more than either.
 	for _, most := range []int{20_000, 1 << 20, 3 << 20} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
-			bubble(t, func(c *Config) { c.OutboundBytes = most }, func(t *testing.T, f *fixture) {
+			inBubble(t, func(c *Config) { c.OutboundBytes = most }, func(t *testing.T, f *fixture) {
 				testBackpressure(t, f, most)
 			})
 		})
@@ -116,7 +117,7 @@ func testBackpressure(t *testing.T, f *fixture, most int) {
 
 // TestOnlyMembersAreToldOfRoom: not those that have left meanwhile.
 func TestOnlyMembersAreToldOfRoom(t *testing.T) {
-	bubble(t, func(c *Config) { c.OutboundBytes = 5000 }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { c.OutboundBytes = 5000 }, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		left := c.subscribe(f)
@@ -146,7 +147,7 @@ func TestOnlyMembersAreToldOfRoom(t *testing.T) {
 // TestDeliverTakesWhatFits: the front of a batch is taken, the rest is not; and
 // one event goes into an empty buffer however large it is.
 func TestDeliverTakesWhatFits(t *testing.T) {
-	bubble(t, func(c *Config) { c.OutboundBytes = 5000 }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { c.OutboundBytes = 5000 }, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		sub := c.subscribe(f)
@@ -170,7 +171,7 @@ func TestDeliverTakesWhatFits(t *testing.T) {
 // TestReaderSpeaksOnce: nothing that a read asks for is sent before all of the
 // read is handled.
 func TestReaderSpeaksOnce(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		ours, theirs := net.Pipe()
 		if why := f.gw.take(); why != "" {
 			t.Fatal(why)
@@ -222,7 +223,7 @@ func TestSlowConsumer(t *testing.T) {
 }
 
 func testSlowConsumer(t *testing.T, took time.Duration) {
-	bubble(t, func(c *Config) { c.CloseWait = time.Minute }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { c.CloseWait = time.Minute }, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		sub := c.subscribe(f)
@@ -257,7 +258,7 @@ func testSlowConsumer(t *testing.T, took time.Duration) {
 
 // TestSlowButSteady: whoever takes a byte now and then is not slow.
 func TestSlowButSteady(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		sub := c.subscribe(f)
@@ -284,7 +285,7 @@ func TestSlowButSteady(t *testing.T) {
 // TestSlowConsumerThatNeverReads: nobody reads the close frame either; the session
 // ends after CloseWait.
 func TestSlowConsumerThatNeverReads(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		sub := c.subscribe(f)
@@ -323,7 +324,7 @@ func TestOneSlowPeerHoldsUpNobody(t *testing.T) {
 // TestAnswersAreBounded: a client that asks and never reads is not read either.
 func TestAnswersAreBounded(t *testing.T) {
 	const most = 10_000
-	bubble(t, func(c *Config) { c.OutboundBytes = most }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { c.OutboundBytes = most }, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		const asked = 2000
@@ -357,7 +358,7 @@ func TestAnswersAreBounded(t *testing.T) {
 // TestUnansweredPublishesAreBounded: a publisher that does not answer is not
 // handed more and more.
 func TestUnansweredPublishesAreBounded(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		f.pub.hold = make(chan func(), 10_000)
 		c := f.pipe(t)
 		c.auth()
@@ -399,7 +400,7 @@ func TestUnansweredPublishesAreBounded(t *testing.T) {
 func TestAuthDeadline(t *testing.T) {
 	for name, busy := range map[string]bool{"silent": false, "busy": true} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, nil, func(t *testing.T, f *fixture) {
+			inBubble(t, nil, func(t *testing.T, f *fixture) {
 				start := time.Now()
 				c := f.pipe(t)
 				ended := make(chan struct{})
@@ -430,7 +431,7 @@ func TestAuthDeadline(t *testing.T) {
 // TestAuthDeadlineDoesNotOutliveAuth: who came in time stays, and an
 // Authenticate that takes too long is cut short.
 func TestAuthDeadlineDoesNotOutliveAuth(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		time.Sleep(5*time.Second - 1)
 		c.auth()
@@ -446,7 +447,7 @@ func TestAuthDeadlineDoesNotOutliveAuth(t *testing.T) {
 			return Access{}, ctx.Err()
 		}
 	}
-	bubble(t, hang, func(t *testing.T, f *fixture) {
+	inBubble(t, hang, func(t *testing.T, f *fixture) {
 		start := time.Now()
 		c := f.pipe(t)
 		c.send(`{"op":"AUTH","corr":"a"}`)
@@ -500,7 +501,7 @@ func TestBeforeAuthLittleIsRead(t *testing.T) {
 }
 
 func TestKeepAlive(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		start := time.Now()

@@ -17,6 +17,7 @@ import (
 	"github.com/gobwas/ws/wsutil"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/wire"
 )
 
@@ -193,7 +194,7 @@ func TestPause(t *testing.T) {
 // TestShutdownWaitsOnlySoLong: peers that do not answer are closed after
 // CloseWait, all at once, and also those that do not even read.
 func TestShutdownWaitsOnlySoLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		silent, deaf := f.pipe(t), f.pipe(t)
 		silent.auth()
@@ -214,7 +215,7 @@ func TestShutdownWaitsOnlySoLong(t *testing.T) {
 
 // TestShutdownReportsWhatHangs: a Subscriber that returns only when it likes.
 func TestShutdownReportsWhatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		release := make(chan struct{})
 		f.sub.onSubscribe = func(context.Context, *fakeSubscription) error { <-release; return nil }
@@ -240,7 +241,7 @@ func TestShutdownReportsWhatHangs(t *testing.T) {
 // TestShutdownCutsCallsShort: whoever waits for a publisher or a group on behalf
 // of a peer need not wait any more.
 func TestShutdownCutsCallsShort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		f.sub.onSubscribe = func(ctx context.Context, _ *fakeSubscription) error { <-ctx.Done(); return ctx.Err() }
 		c := f.pipe(t)
@@ -318,7 +319,7 @@ func TestAnotherLibrary(t *testing.T) {
 // TestShutdownAnswersFirst: publishes that were accepted get their OK before
 // the 1001; one whose publisher stays silent does not hold the stop up for ever.
 func TestShutdownAnswersFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		f.pub.hold = make(chan func(), 10)
 		lucky, forgotten := f.pipe(t), f.pipe(t)
@@ -357,7 +358,7 @@ func TestShutdownAnswersFirst(t *testing.T) {
 // TestEndedSessionHasNoTimer: the wait for answers is over with the session; a timer would
 // keep the session in memory, and the gateway and the hub with it.
 func TestEndedSessionHasNoTimer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		f.pub.hold = make(chan func(), 1)
 		c := f.pipe(t)

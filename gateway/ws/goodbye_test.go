@@ -26,7 +26,7 @@ func TestPublishesAreAnsweredBeforeTheCloseFrame(t *testing.T) {
 		"a hub that ends": {nil, wire.CloseGoingAway},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, nil, func(t *testing.T, f *fixture) {
+			inBubble(t, nil, func(t *testing.T, f *fixture) {
 				f.pub.hold = make(chan func(), 10)
 				c := f.pipe(t)
 				c.auth()
@@ -68,7 +68,7 @@ func TestPublishesAreAnsweredBeforeTheCloseFrame(t *testing.T) {
 
 // TestCloseDoesNotWaitForEver: what is not answered within CloseWait gets no answer.
 func TestCloseDoesNotWaitForEver(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		f.pub.hold = make(chan func(), 1)
 		c := f.pipe(t)
 		c.auth()

@@ -65,7 +65,7 @@ func wantMeasure(t *testing.T, when string, f *fixture, want measure.Gateway) {
 
 // TestMeasure: the same numbers whether sessions are open or have ended.
 func TestMeasure(t *testing.T) {
-	bubble(t, func(c *Config) { c.MaxConnections = 2 }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { c.MaxConnections = 2 }, func(t *testing.T, f *fixture) {
 		wantMeasure(t, "at first", f, measure.Gateway{Closed: map[int]uint64{}, Errors: map[string]uint64{}})
 		var clients []*client
 		var sent, received uint64
@@ -122,7 +122,7 @@ func TestMeasure(t *testing.T) {
 // counted and logged of each.
 func TestEveryEndIsCounted(t *testing.T) {
 	const never = 0
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		text := gws.NewTextFrame([]byte(`{}`))
 		ends := []struct {
 			code    int

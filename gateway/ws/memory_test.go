@@ -31,7 +31,7 @@ func largePublish(corr string) []byte {
 // the hub holds what its budget has and reads no more; those that are begun are
 // completed, and the others then go on.
 func TestHalfMessagesHaveABudget(t *testing.T) {
-	bubble(t, tight, func(t *testing.T, f *fixture) {
+	inBubble(t, tight, func(t *testing.T, f *fixture) {
 		memory := f.gw.cfg.Memory
 		var clients []*client
 		written := make([]chan struct{}, 20)
@@ -85,7 +85,7 @@ func TestHalfMessagesHaveABudget(t *testing.T) {
 // their messages need more, do not block each other until the time of a message is over:
 // the last of them are refused at once, and the others are served with what those give back.
 func TestMessagesThatGrow(t *testing.T) {
-	bubble(t, func(c *Config) { tight(c); c.Memory = budget.New(claimFor(c.MaxFrameBytes)) }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { tight(c); c.Memory = budget.New(claimFor(c.MaxFrameBytes)) }, func(t *testing.T, f *fixture) {
 		memory := f.gw.cfg.Memory
 		m := `{"op":"PUBLISH","topic":"t","payload":1,"pad":"`
 		filling := text(m + strings.Repeat("x", baseBytes-8-len(m)-2) + `"}`) // the buffer, to its last byte
@@ -142,7 +142,7 @@ func TestMessagesThatGrow(t *testing.T) {
 // TestNoMemoryInTime: who waits for memory as long as a message may take has to
 // come again, with what it had said before answered.
 func TestNoMemoryInTime(t *testing.T) {
-	bubble(t, tight, func(t *testing.T, f *fixture) {
+	inBubble(t, tight, func(t *testing.T, f *fixture) {
 		memory := f.gw.cfg.Memory
 		memory.Take(memory.Most() - burstBytes)
 		c := f.pipe(t)
@@ -176,7 +176,7 @@ func TestMessageHasATime(t *testing.T) {
 		"pongs":     {frame(gws.OpText, false, "{"), frame(gws.OpPong, true, ""), 3 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, tight, func(t *testing.T, f *fixture) {
+			inBubble(t, tight, func(t *testing.T, f *fixture) {
 				c := f.pipe(t)
 				c.auth()
 				start := time.Now()
@@ -204,7 +204,7 @@ func TestMessageHasATime(t *testing.T) {
 			})
 		})
 	}
-	bubble(t, tight, func(t *testing.T, f *fixture) {
+	inBubble(t, tight, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		for range 3 {
@@ -224,7 +224,7 @@ func TestMessageHasATime(t *testing.T) {
 
 // TestFragmentsHaveABudget too, from the first one on.
 func TestFragmentsHaveABudget(t *testing.T) {
-	bubble(t, func(c *Config) { tight(c); c.Memory = budget.New(2*claimFor(c.MaxFrameBytes) + burstBytes) }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { tight(c); c.Memory = budget.New(2*claimFor(c.MaxFrameBytes) + burstBytes) }, func(t *testing.T, f *fixture) {
 		var clients []*client
 		for range 2 {
 			c := f.pipe(t)

@@ -17,7 +17,7 @@ func TestWhatAsksForAPlaceWaitsForPublishes(t *testing.T) {
 		"CANCEL":    {`{"op":"CANCEL","topic":"u","id":"soon","corr":"x"}`, "cancel u soon"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, schedules, func(t *testing.T, f *fixture) {
+			inBubble(t, schedules, func(t *testing.T, f *fixture) {
 				f.pub.hold = make(chan func(), 8)
 				c, other := f.pipe(t), f.pipe(t)
 				c.auth()
@@ -84,7 +84,7 @@ func TestSubscribeWaitsForTheCommitAlone(t *testing.T) {
 // TestSubscribeThatWaitsEndsWithItsConnection also where the publishes are never
 // answered.
 func TestSubscribeThatWaitsEndsWithItsConnection(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		f.pub.hold = make(chan func(), 1)
 		c := f.pipe(t)
 		c.auth()

@@ -56,7 +56,7 @@ func TestUnsentOfWhatIsCounted(t *testing.T) {
 }
 
 func testUnsentOf(t *testing.T, many bool) {
-	bubble(t, nil, func(t *testing.T, f *fixture) {
+	inBubble(t, nil, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		c.ok(`{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"batch":%v}}`, many)

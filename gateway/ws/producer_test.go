@@ -12,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 )
 
@@ -19,7 +20,7 @@ import (
 // name of the principal.
 func withProducers(t *testing.T, change func(*Config), test func(*testing.T, *engine)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Options{MaxTopics: 1 << 20})
 		b, err := bus.New(bus.Options{Store: s, TailCacheBytes: 1})
 		if err != nil {

@@ -72,7 +72,7 @@ func TestTail(t *testing.T) {
 // again everything comes, in order.
 func TestSlowTail(t *testing.T) {
 	const events, size = 500, 1000
-	bubble(t, func(c *Config) { c.OutboundBytes = 20_000 }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { c.OutboundBytes = 20_000 }, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		c.send(`{"op":"SUBSCRIBE","topic":"t","corr":"1"}`)

@@ -14,7 +14,7 @@ import (
 // once it has sent more than can have been under way. What else it says is done, and afterwards all is as before.
 func TestTurns(t *testing.T) {
 	var busy atomic.Bool
-	bubble(t, func(c *Config) { c.Busy = busy.Load }, func(t *testing.T, f *fixture) {
+	inBubble(t, func(c *Config) { c.Busy = busy.Load }, func(t *testing.T, f *fixture) {
 		c := f.pipe(t)
 		c.auth()
 		refuse := func(*eventhub.Event) error {

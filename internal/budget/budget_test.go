@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+
+	"eventhub/internal/bubble"
 )
 
 func TestTake(t *testing.T) {
@@ -27,7 +29,7 @@ func TestTake(t *testing.T) {
 // TestTakeOvertakesNobody: who takes what is there at once does not go past those who wait.
 // They would wait for ever otherwise, for each byte that is given back would be taken.
 func TestTakeOvertakesNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := New(10)
 		b.Take(8)
 		done := make(chan error, 1)
@@ -56,7 +58,7 @@ func TestTakeOvertakesNobody(t *testing.T) {
 // TestWait: who came first is served first, also where a later one needs less, and
 // who gives up holds nobody up.
 func TestWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := New(10)
 		b.Take(9)
 		wait := func(ctx context.Context, n int) <-chan error {
@@ -92,7 +94,7 @@ func TestWait(t *testing.T) {
 // TestGrow: those who keep some while they wait are not refused as long as somebody else
 // may give some back; then the last of them is, and only so many that another is served.
 func TestGrow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := New(10)
 		grow := func(kept, n int) <-chan error {
 			done := make(chan error, 1)

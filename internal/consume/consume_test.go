@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"eventhub/internal/bubble"
 )
 
 func same(n int) int { return n }
@@ -47,7 +49,7 @@ func TestQueueBound(t *testing.T) {
 // TestQueueEnd: whoever waits is released, what was not taken is gone, and the first cause
 // stays.
 func TestQueueEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		q := NewQueue[int](2)
 		released := make(chan bool)
 		for range 3 {
@@ -83,7 +85,7 @@ func TestQueueEnd(t *testing.T) {
 // TestSteps: what is added during a call goes together into the next; what is to be done
 // again comes first, after a pause that doubles, or after the time that was named.
 func TestSteps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		type call struct {
 			steps string
 			after time.Duration
@@ -123,7 +125,7 @@ func TestSteps(t *testing.T) {
 
 // TestStepsFinish: every step is done once, none again, and no pause is waited for.
 func TestStepsFinish(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		done := 0
 		s := NewSteps(func(steps []int) ([]int, time.Duration) {
 			done += len(steps)

@@ -6,6 +6,8 @@ package testsize
 import (
 	"flag"
 	"os"
+
+	"eventhub/internal/raced"
 )
 
 // Env is the environment variable that chooses the size: "small" or "full". Without it a
@@ -14,7 +16,7 @@ const Env = "TEST_SIZE"
 
 // Small reports whether this run is a small one. It panics where Env has another value
 // than those that it knows.
-func Small() bool { return small(os.Getenv(Env), raced) }
+func Small() bool { return small(os.Getenv(Env), raced.Enabled) }
 
 func small(env string, raced bool) bool {
 	switch env {

@@ -7,11 +7,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/record"
 )
 
@@ -144,7 +144,7 @@ func TestEventsThatAFilterLeavesOut(t *testing.T) {
 
 // TestEventsThatTakeLong: where each event takes long to look at, a page is there after its time, and is gone on from.
 func TestEventsThatTakeLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &past{each: 3 * time.Millisecond}
 		for i := range uint64(2 * lookThrough) {
 			p.offsets = append(p.offsets, i+1)

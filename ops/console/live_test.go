@@ -12,11 +12,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/measure"
 )
 
@@ -131,7 +131,7 @@ func group(topic, group string, lag uint64) measure.Group {
 
 // TestStream: a message at once and one a second; rates are counted from the one before.
 func TestStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var turn uint64
 		cfg := config()
 		in := &rooms{}
@@ -167,7 +167,7 @@ func TestStream(t *testing.T) {
 
 // TestPagesShareMeasurements: many pages cost one measurement a second, and none costs none.
 func TestPagesShareMeasurements(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var measured atomic.Int64
 		cfg := config()
 		cfg.Engine = func(context.Context) (measure.Engine, error) {
@@ -201,7 +201,7 @@ func TestPagesShareMeasurements(t *testing.T) {
 // TestStreamsEnd: with the token, when it is taken back, and with the hub; more than there may be are
 // refused.
 func TestStreamsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		access := Access{Expires: time.Now().Add(2500 * time.Millisecond)}
 		cfg := config()
 		cfg.Admit = func(*http.Request) (Access, error) { return access, nil }
@@ -285,7 +285,7 @@ func TestRights(t *testing.T) {
 
 // TestOnlyWhatMayBeSeen: totals, what is wrong and lists leave out topics that do not show.
 func TestOnlyWhatMayBeSeen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cfg := config()
 		in := &rooms{groups: map[name]admin.GroupInfo{}}
 		for _, topic := range []string{"open", "secret"} {
@@ -322,7 +322,7 @@ func TestOnlyWhatMayBeSeen(t *testing.T) {
 // TestMessagesAreBounded: ten thousand topics with a stuck group each, whose names and texts are as
 // long as they may be, make a message of no more than MaxMessage, and few questions.
 func TestMessagesAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const many = 10_000
 		long := strings.Repeat("<b>\u00fc", 400)
 		in := &rooms{groups: map[name]admin.GroupInfo{}, flying: map[name][]admin.InFlight{}}
@@ -386,7 +386,7 @@ func TestWindow(t *testing.T) {
 		"sort=letters": "3: b/two a/one c/Three", "sort=flight": "3: c/Three a/one b/two", "search=T": "2: b/two c/Three",
 		"search=two+b": "1: b/two", "search=x": "0:", "topic=c": "1: c/Three", "from=1&rows=1": "3: c/Three", "from=9": "3:",
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			_, mux := open(t, cfg)
 			page := follow(t, mux, "view=groups&"+query)
 			var v struct {
@@ -411,7 +411,7 @@ func TestWindow(t *testing.T) {
 
 // TestViews: what one group and topics show, and what is said of those that are not there.
 func TestViews(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		in := &rooms{
 			groups: map[name]admin.GroupInfo{{"orders", "billing"}: {Topic: "orders", Group: "billing", Lag: 3, Cursor: 4}},
 			flying: map[name][]admin.InFlight{{"orders", "billing"}: {{Offset: 5, State: "leased", History: []admin.Attempt{{Attempt: 1}, {Attempt: 2, Reason: "last"}}}}},
@@ -460,7 +460,7 @@ func TestViews(t *testing.T) {
 // TestClosed: a hub whose store is closed, as that of a standby, says how it is and nothing of its
 // rooms; one that can not be measured says so.
 func TestClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cfg := config()
 		cfg.Closed = func() bool { return true }
 		cfg.Engine = func(context.Context) (measure.Engine, error) { panic("the rooms are closed") }
@@ -492,7 +492,7 @@ func TestClosed(t *testing.T) {
 // TestStoreOpensUnderAPage: a page that came while the store was being opened, or to a standby, has all that it
 // shows as soon as the rooms are open.
 func TestStoreOpensUnderAPage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var opened atomic.Bool
 		cfg := config()
 		cfg.Closed = func() bool { return !opened.Load() }

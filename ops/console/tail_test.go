@@ -8,11 +8,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/measure"
 	"eventhub/internal/record"
 )
@@ -60,7 +60,7 @@ func tailing(r *river) Config {
 // TestTail: a live tail comes once a second, the newest events of what is more than a page can show, begins at
 // the end, goes on where another stream stopped, and is given up with the page.
 func TestTail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &river{}
 		_, mux := open(t, tailing(r))
 		page := follow(t, mux, "view=tail&topic=orders&filter=true&key=k")
@@ -121,7 +121,7 @@ func TestTail(t *testing.T) {
 
 // TestTailIsBounded: whatever comes, a message is within its bounds, and large events are not kept.
 func TestTailIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &river{}
 		_, mux := open(t, tailing(r))
 		page := follow(t, mux, "view=tail&topic=orders")
@@ -148,7 +148,7 @@ func TestTailIsBounded(t *testing.T) {
 
 // TestTailRefused: what can be no tail is refused at once, and a filter or rights in the messages.
 func TestTailRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &river{err: eventhub.Errorf(eventhub.CodeForbidden, "no")}
 		_, mux := open(t, tailing(r))
 		for _, query := range []string{"view=tail", "view=tail&topic=a..b", "view=tail&topic=orders&after=-1", "view=tail&topic=orders&after=x"} {
@@ -193,7 +193,7 @@ func (p *peers) Connections(_ context.Context, after string, limit int) ([]admin
 
 // TestConnections: a window of them, live, with those that have ended; for who may see them.
 func TestConnections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		now := time.Now()
 		gateway := measure.Gateway{Connections: 120}
 		p := &peers{}
@@ -236,7 +236,7 @@ func TestConnections(t *testing.T) {
 
 // TestTailOfATopicWithoutEvents: it goes on where it stopped, which is before the first event.
 func TestTailOfATopicWithoutEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &river{}
 		cfg := tailing(r)
 		in := &rooms{topics: map[string]admin.TopicInfo{"orders": {Topic: "orders"}}}

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 )
 
 // shelf is an Inspector of many topics, which counts how often they are listed.
@@ -37,7 +37,7 @@ func (s *shelf) Topics(_ context.Context, after string, limit int) ([]admin.Topi
 // TestTopicsAreAWindow: a page has the rows in sight, of those that a search finds, however many there are; who is shown
 // all topics shares the list of their names for a while, and nobody else does.
 func TestTopicsAreAWindow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &shelf{rooms: rooms{topics: map[string]admin.TopicInfo{}}}
 		for i := range 2500 {
 			name := fmt.Sprintf("fleet.t%04d", i)

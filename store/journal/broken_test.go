@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
 )
@@ -27,7 +28,7 @@ func three(t *testing.T) (*memory.Journal, *memory.Handle, *journal.Leader, jour
 
 // TestJournalThatLostEntries: nobody goes on with a journal that has lost what it acknowledged.
 func TestJournalThatLostEntries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine, j, d, at := three(t)
 		other := engine.Open()
 		engine.Rollback(1)
@@ -55,7 +56,7 @@ func TestJournalThatLostEntries(t *testing.T) {
 
 // TestLostWhileFollowed: a follower that stands at the end when entries are lost meets the next ones.
 func TestLostWhileFollowed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine, _, d, at := three(t)
 		_ = d.Close()
 		_, before := collect(t, engine.Open(), journal.Position{})
@@ -79,7 +80,7 @@ func TestLostWhileFollowed(t *testing.T) {
 
 // TestShortForAWhile: an engine's former leader that does not know of the last entries is no loss.
 func TestShortForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, j, d, at := three(t)
 		defer d.Close()
 		stale := &staleEngine{Handle: j, until: time.Now().Add(10 * time.Second)}
@@ -127,7 +128,7 @@ func (s *staleEngine) Read(ctx context.Context, at uint64) ([]byte, error) {
 // TestSlowEngine: an engine that takes longer for each call than one may take at first is led all the same, and is not
 // asked in vain for ever; when it is fast again a call that has no answer is soon made again.
 func TestSlowEngine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine := memory.New(small)
 		slow := &slowEngine{Handle: engine.Open()}
 		a := lead(t, slow, journal.Position{}, "a")
@@ -224,7 +225,7 @@ func TestForeignBytes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				engine, j, d, at := three(t)
 				_ = d.Close()
 				var entries [][]byte
@@ -262,7 +263,7 @@ func entryOf(h journal.Header) []byte {
 
 // TestForeignBytesBelowALeader: the one that leads finds what is at its place.
 func TestForeignBytesBelowALeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine, j, d, _ := three(t)
 		engine.Put([]byte("hello"))
 		_, err := d.Append([]byte("three"), 1)()
@@ -275,7 +276,7 @@ func TestForeignBytesBelowALeader(t *testing.T) {
 
 // TestTrimmedBelowALeader: the answer was lost, and the place is gone: nobody knows.
 func TestTrimmedBelowALeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine, j, d, _ := three(t)
 		j.Cut(true)
 		wait := d.Append([]byte("three"), 1)
@@ -303,7 +304,7 @@ func TestCloseLeavesTheOutcomeOpen(t *testing.T) {
 		"the leader":  func(d *journal.Leader, _ *memory.Handle) { _ = d.Close() },
 		"the journal": func(_ *journal.Leader, j *memory.Handle) { _ = j.Close() },
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			engine, j, d, at := three(t)
 			j.Faults(func() memory.Fault { return memory.Delay })
 			waits := []func() (journal.Position, error){d.Append([]byte("three"), 1), d.Append([]byte("four"), 1)}
@@ -329,7 +330,7 @@ func TestCloseLeavesTheOutcomeOpen(t *testing.T) {
 
 // TestLeadIsGivenUp: a lead without an answer is unknown, and the next one follows what came of it.
 func TestLeadIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine, j, d, at := three(t)
 		_ = d.Close()
 		j.Faults(func() memory.Fault { return memory.Delay })
@@ -354,7 +355,7 @@ func TestLeadIsGivenUp(t *testing.T) {
 // when they come or it ends.
 func TestPendingIsBounded(t *testing.T) {
 	for _, heal := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			j := memory.New(memory.Options{EntryBytes: 8 << 20}).Open()
 			d := lead(t, j, journal.Position{}, "a")
 			j.Cut(true)
@@ -393,7 +394,7 @@ func TestPendingIsBounded(t *testing.T) {
 
 // TestFullJournal: a full journal takes nothing, and goes on with what waits when it has room.
 func TestFullJournal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine, j, d, _ := three(t)
 		defer d.Close()
 		engine.SetMost(1)
@@ -412,7 +413,7 @@ func TestFullJournal(t *testing.T) {
 // TestFilledByAnother: a journal that has lost entries, and that another hub has filled up to the place that
 // the former one waits for, does not take what that one has.
 func TestFilledByAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine, j, d, at := three(t)
 		other := engine.Open()
 		engine.Rollback(1) // "two"
@@ -438,7 +439,7 @@ func TestFilledByAnother(t *testing.T) {
 // TestAnotherEntryOfTheSameHub: a hub whose own last entry is another one in the journal, of the same hub and
 // epoch and after the same entry, neither follows nor leads.
 func TestAnotherEntryOfTheSameHub(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine, j, d, at := three(t)
 		_ = d.Close()
 		before, err := j.Read(background, at.Seq-1)

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
@@ -21,7 +21,7 @@ func TestRandomDamage(t *testing.T) {
 	refused := 0
 	for i := range uint64(testsize.Of(1000, 60)) {
 		seed := first + i
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			if damage(t, rand.New(rand.NewPCG(seed, 0))) {
 				refused++
 			}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
@@ -37,7 +38,7 @@ func TestHistories(t *testing.T) {
 	for i := range n {
 		seed := first + i
 		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { total.add(history(t, seed)) })
+			bubble.Test(t, func(t *testing.T) { total.add(history(t, seed)) })
 		})
 		if !ok {
 			t.Fatalf("run again with -history-seed=%d", seed)

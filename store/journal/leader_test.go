@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"eventhub/internal/bubble"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
 )
@@ -86,7 +86,7 @@ func following(j journal.Journal, from journal.Position, visit func(journal.Entr
 }
 
 func TestLeaderAndFollower(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(small).Open()
 		a := lead(t, j, journal.Position{}, "a")
 		long := strings.Repeat("0123456789", 12)
@@ -125,7 +125,7 @@ func TestLeaderAndFollower(t *testing.T) {
 
 // TestHeaders: an entry says whose it is, and when.
 func TestHeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(small).Open()
 		d := lead(t, j, journal.Position{}, "hub-a")
 		defer d.Close()
@@ -161,7 +161,7 @@ func TestAppendIsSettled(t *testing.T) {
 		"all":              {memory.Refuse, memory.Delay, memory.Propose, memory.LoseRequest, memory.LoseReply, memory.Double, memory.Delay, memory.LoseReply},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				engine := memory.New(small)
 				j := engine.Open()
 				d := lead(t, j, journal.Position{}, "a")
@@ -206,7 +206,7 @@ func TestAppendIsSettled(t *testing.T) {
 // TestFenced: the hub that was replaced has an answer for nothing that is not in the journal, and
 // what it had sent does not come into it later.
 func TestFenced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine := memory.New(small)
 		j, other := engine.Open(), engine.Open()
 		a := lead(t, j, journal.Position{}, "a")
@@ -240,7 +240,7 @@ func TestFenced(t *testing.T) {
 
 // TestUnfinishedCommitIsVoid: what the hub before did not finish is no commit.
 func TestUnfinishedCommitIsVoid(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine := memory.New(small)
 		j, other := engine.Open(), engine.Open()
 		a := lead(t, j, journal.Position{}, "a")
@@ -276,7 +276,7 @@ func TestUnfinishedCommitIsVoid(t *testing.T) {
 }
 
 func TestLeadIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		engine := memory.New(small)
 		j := engine.Open()
 		a := lead(t, j, journal.Position{}, "a")
@@ -309,7 +309,7 @@ func TestLeadIsRefused(t *testing.T) {
 // TestRaceForTheLead: of hubs that take over at once one does, whatever answers are lost.
 func TestRaceForTheLead(t *testing.T) {
 	for _, fault := range []memory.Fault{memory.None, memory.LoseRequest, memory.LoseReply, memory.Delay, memory.Double, memory.Refuse} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			engine := memory.New(small)
 			results := make(chan error)
 			const hubs = 5
@@ -348,7 +348,7 @@ func TestRaceForTheLead(t *testing.T) {
 
 // TestTook: each entry that the journal has was measured, the pieces of a commit too.
 func TestTook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := lead(t, memory.New(small).Open(), journal.Position{}, "a")
 		if h := d.Took(); h.Count() != 0 || len(h.Buckets()) == 0 {
 			t.Errorf("before the first entry %d are measured, in %d buckets", h.Count(), len(h.Buckets()))

@@ -16,17 +16,16 @@ type bufferedFile struct {
 	failed error
 }
 
-func newBufferedFile(f vfs.File) *bufferedFile {
-	return &bufferedFile{File: f, buf: make([]byte, 0, tableBuffer)}
-}
+// newBufferedFile begins with no buffer, which grows with the file: most tables of a small store have a few kilobytes.
+func newBufferedFile(f vfs.File) *bufferedFile { return &bufferedFile{File: f} }
 
 func (f *bufferedFile) Write(p []byte) (int, error) {
-	if f.failed != nil || len(f.buf)+len(p) > cap(f.buf) {
+	if f.failed != nil || len(f.buf)+len(p) > tableBuffer {
 		if err := f.flush(); err != nil {
 			return 0, err
 		}
 	}
-	if len(p) >= cap(f.buf) {
+	if len(p) >= tableBuffer {
 		n, err := f.File.Write(p)
 		f.failed = err
 		return n, err

@@ -20,10 +20,10 @@ import (
 )
 
 // compactImages is how many power losses TestCompactionOfImages goes through.
-var compactImages = testsize.Int("compact.images", 200, 3, "how many images TestCompactionOfImages takes")
+var compactImages = testsize.Int("compact.images", 80, 3, "how many images TestCompactionOfImages takes")
 
 // betweenStride is the distance of the moments that TestRemovedBetweenSteps goes through.
-var betweenStride = testsize.Int("between.stride", 5, 25, "take each so manieth moment in TestRemovedBetweenSteps")
+var betweenStride = testsize.Int("between.stride", 10, 50, "take each so manieth moment in TestRemovedBetweenSteps")
 
 // compactRun is a topic that is compacted, trimmed, erased from and published to, while the
 // machine loses power now and then.

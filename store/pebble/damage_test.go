@@ -14,9 +14,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 
@@ -287,7 +287,7 @@ func crashedStore(t *testing.T) damagedStore {
 // crashedAfter is a store with memtables of that size that was killed some seconds after
 // fill.
 func crashedAfter(t *testing.T, memTable uint64, fill func(*Store) []string) (c damagedStore) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		mem := vfs.NewCrashableMem()
 		o := onMem(t, mem)
 		o.tune = func(p *pdb.Options) {

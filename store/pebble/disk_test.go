@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/internal/testsize"
 	"eventhub/store"
@@ -245,7 +246,7 @@ func (h *tableHold) String() string { return "hold the writes of tables" }
 // memtables may be waiting for their flush then. Shrink waits too: it is not called again
 // before the room is low again.
 func TestShrinkWhileStalled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		mem := vfs.NewMem()
 		hold, release := &tableHold{}, make(chan struct{})
 		o := onMem(t, faultfs.Wrap(mem, hold))
@@ -278,7 +279,7 @@ func TestShrinkWhileStalled(t *testing.T) {
 func TestShrinkEnds(t *testing.T) {
 	for _, name := range []string{"a flush fails", "the caller gives up"} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				hold, release := &tableHold{}, make(chan struct{})
 				fault := &failing{match: func(op errorfs.Op) bool { return isTable(op.Path) && op.Kind == errorfs.OpFileWrite }}
 				s := mustOpen(t, onMem(t, faultfs.Wrap(faultfs.Wrap(vfs.NewMem(), fault), hold)))
@@ -312,7 +313,7 @@ func TestShrinkEnds(t *testing.T) {
 // TestOpenOnFullDisk: where what a crash left in the logs can not be moved into tables,
 // Open says so and does not try for ever; with room all is there.
 func TestOpenOnFullDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		mem := vfs.NewCrashableMem()
 		o := onMem(t, mem)
 		o.tune = nil // so that all stays in the log

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/store"
 
@@ -191,7 +191,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 func testFullDisk(t *testing.T, n int) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		mem := vfs.NewMem()
 		const most = 100 // tries before this test takes it for a busy loop
 		fault := &failing{}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"eventhub/store"
@@ -219,25 +221,26 @@ func (s ledStore) Close() error {
 	return errors.Join(leader.Close(), r.Close())
 }
 
-func (s ledHalves) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+func (s turns) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	if s.n.Add(1)%2 == 0 {
+		return s.ledStore.Commit(ctx, units, sync)
+	}
 	return halved{s.Store}.Commit(ctx, units, sync)
 }
 
-// ledHalves is a ledStore whose commits are Starts.
-type ledHalves struct{ ledStore }
+// turns is a ledStore every other commit of which is a Start.
+type turns struct {
+	ledStore
+	n *atomic.Uint64
+}
 
-// TestConformanceOfLeaders: a store that leads a journal has all duties of one that does not, and its
-// followers have the same keys and values. So have its copies, which go on where they were made.
+// TestConformanceOfLeaders: a store that leads a journal has all duties of one that does not, whether a commit is one
+// call or its two halves, and its followers have the same keys and values. So have its copies, which go on where they
+// were made.
 func TestConformanceOfLeaders(t *testing.T) {
-	testConformanceOfLeaders(t, func(s ledStore) store.Store { return s })
-}
-
-// TestConformanceOfLeadersStarts: what is true of Commit is true of its halves.
-func TestConformanceOfLeadersStarts(t *testing.T) {
-	testConformanceOfLeaders(t, func(s ledStore) store.Store { return ledHalves{s} })
-}
-
-func testConformanceOfLeaders(t *testing.T, as func(ledStore) store.Store) {
+	n := new(atomic.Uint64)
+	n.Store(rand.Uint64N(2))
+	t.Logf("commits are Starts from the number %d on", n.Load())
 	storetest.Run(t, func(t testing.TB) storetest.Backend {
 		hold := new(syncHold)
 		j := &testJournal{hold: hold}
@@ -268,7 +271,7 @@ func testConformanceOfLeaders(t *testing.T, as func(ledStore) store.Store) {
 				if err != nil {
 					return nil, err
 				}
-				return as(ledStore{s, t, j, follower}), nil
+				return turns{ledStore{s, t, j, follower}, n}, nil
 			},
 		}
 	})

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/internal/testsize"
 	"eventhub/store"
@@ -20,10 +20,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// A commit of the engine has up to 16 MiB, hundreds of blocks of the log: largeEvents of
+// A commit of the engine has up to 16 MiB, a full one here half of these, hundreds of blocks of the log: largeEvents of
 // largeBytes and a change of a group, in one unit. The race detector looks at each of these
 // bytes many times over, so a small one has tens of blocks, and is larger than a small memtable.
-var largeEvents, largeBytes = testsize.Of(16, 4), testsize.Of(1<<20, 128<<10)
+var largeEvents, largeBytes = testsize.Of(16, 4), testsize.Of(512<<10, 128<<10)
 
 // largeBlocks are those that a commit fills.
 func largeBlocks() int64 { return int64(largeEvents*largeBytes) / (32 << 10) }
@@ -130,7 +130,7 @@ func TestLargeCommitFails(t *testing.T) {
 	for name, tune := range largeTunes {
 		for _, at := range []int64{1, 2, largeBlocks() * 3 / 16, largeBlocks() * 9 / 16, 0} { // 0: the fsync
 			t.Run(fmt.Sprintf("%s, write %d", name, at), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					mem := vfs.NewCrashableMem()
 					var on atomic.Bool
 					var writes, fired atomic.Int64

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/store"
 
@@ -51,7 +51,7 @@ func (r *reuses) seen() []string {
 // written and the few that are to be used again, also after a burst in which no memtable was
 // flushed. Logs that fill slowly are not kept. What a crash leaves of them is no log of the next store, and is not used by it; a
 // store that is closed has none.
-func TestSpareLogs(t *testing.T) { synctest.Test(t, testSpareLogs) }
+func TestSpareLogs(t *testing.T) { bubble.Test(t, testSpareLogs) }
 
 func testSpareLogs(t *testing.T) {
 	const size, burst = 20 << 10, 25 // so much fills some memtables

@@ -15,7 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-var producerImages = testsize.Int("producer.images", 60, 12, "how many crash images TestProducersInCrashImages looks at")
+var producerImages = testsize.Int("producer.images", 40, 6, "how many crash images TestProducersInCrashImages looks at")
 
 // numberedRun is a store that producers use, one goroutine each, until it stops.
 type numberedRun struct {

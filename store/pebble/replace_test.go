@@ -3,11 +3,13 @@ package pebble
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
 
 	"eventhub/internal/faultfs"
+	"eventhub/internal/testsize"
 	"eventhub/store/journal"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -72,10 +74,13 @@ func TestReplace(t *testing.T) {
 	t.Run("process", func(t *testing.T) { testReplace(t, func(mem *vfs.MemFS) *vfs.MemFS { return mem }) })
 }
 
+// replaceStride is the distance of the operations after which testReplace breaks the disk.
+var replaceStride = testsize.Of(1, 4)
+
 func testReplace(t *testing.T, crash func(*vfs.MemFS) *vfs.MemFS) {
 	j := someJournal(t)
 	crashed, replaced, whole := 0, 0, false
-	for after := 0; !whole; after++ {
+	for after := rand.IntN(replaceStride); !whole; after += replaceStride {
 		mem := vfs.NewCrashableMem()
 		all, at := behind(t, mem, j, j)
 		var mu sync.Mutex
@@ -126,7 +131,7 @@ func testReplace(t *testing.T, crash func(*vfs.MemFS) *vfs.MemFS) {
 			mustClose(t, lead(t, o, j)) // and leads
 		}
 	}
-	if crashed < 10 || replaced < 10 {
+	if crashed*replaceStride < 10 || replaced*replaceStride < 10 {
 		t.Errorf("there were %d crashes, and %d of them in the middle", crashed, replaced-1)
 	}
 }

@@ -238,7 +238,7 @@ func TestReplicateAndDetach(t *testing.T) {
 	mustCloseReplica(t, r)
 }
 
-var replicaImages = testsize.Int("replica.images", 120, 30, "how many images TestPowerLossOfAReplica takes")
+var replicaImages = testsize.Int("replica.images", 60, 10, "how many images TestPowerLossOfAReplica takes")
 
 // TestPowerLossOfAReplica: whatever a crash leaves of a replica in front of a write to its log is what the
 // journal says up to the position that it has, not before what was synced, and following completes it.

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 
 	pdb "github.com/cockroachdb/pebble/v2"
@@ -248,7 +248,7 @@ func TestNoLogWithoutSeal(t *testing.T) {
 // damaged after that is at most what was synced since the seal was written, and that is
 // less than sealBytes and one commit.
 func TestSealOfGrowingLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		mem := vfs.NewCrashableMem()
 		o := onMem(t, mem)
 		o.tune = nil
@@ -282,7 +282,7 @@ func TestSealOfGrowingLog(t *testing.T) {
 
 // TestSealIsWrittenSeldom: commits cost no write of the seal each, nor does an idle store.
 func TestSealIsWrittenSeldom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var writes, syncs atomic.Int64
 		count := errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if strings.HasSuffix(op.Path, sealFile) {

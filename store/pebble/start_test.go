@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/store"
 	"eventhub/store/storetest"
@@ -111,7 +112,7 @@ func TestStartsOverlap(t *testing.T) {
 // TestCloseBetweenTheHalves: a Close waits for the wait of a Start, and whoever has to
 // call that may call something else before: it gets ErrClosed.
 func TestCloseBetweenTheHalves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := mustOpen(t, onMem(t, vfs.NewMem()))
 		mustCommit(t, s, true, given("t", "1"))
 		_, wait := mustStart(t, s, given("t", "2"))

@@ -44,7 +44,7 @@ func inChild(t *testing.T) (output string, code int) {
 }
 
 // faultStride spreads the faults of TestWriteErrorSweep.
-var faultStride = testsize.Int("fault.stride", 4, 15, "TestWriteErrorSweep fails one write in so many")
+var faultStride = testsize.Int("fault.stride", 8, 20, "TestWriteErrorSweep fails one write in so many")
 
 // kthWrite fails the k-th operation that writes, once.
 type kthWrite struct {

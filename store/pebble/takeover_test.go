@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	takeovers    = testsize.Int("takeovers", 200, 30, "how many times another member leads in TestTakeovers")
-	memberImages = testsize.Int("member.images", 600, 60, "how many power losses TestTakeovers has members go through")
+	takeovers    = testsize.Int("takeovers", 80, 30, "how many times another member leads in TestTakeovers")
+	memberImages = testsize.Int("member.images", 240, 30, "how many power losses TestTakeovers has members go through")
 )
 
 // takeoverRun is a wholeRun on members of which one leads, until it is killed.

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/internal/testsize"
 	"eventhub/store"
@@ -33,7 +33,7 @@ var formerStores = []string{"format-1-closed", "format-1-killed", "format-2-clos
 	"format-4-closed", "format-4-killed", "format-5-closed", "format-5-killed"}
 
 // upgradeStride spreads the images and faults of the tests of upgrades.
-var upgradeStride = testsize.Int("upgrade.stride", 5, 24, "the tests of upgrades look at one write in so many, from a random one on")
+var upgradeStride = testsize.Int("upgrade.stride", 10, 60, "the tests of upgrades look at one write in so many, from a random one on")
 
 // someFormerStores are all in a full run, and in a small one either store of each format,
 // as the two differ in what their logs have, and not in what an upgrade does.
@@ -275,7 +275,7 @@ func TestWriteErrorSweepOfUpgrade(t *testing.T) {
 			k, failed := int64(1+rng.IntN(stride)), 0
 			for more := true; more; k += int64(stride) {
 				// In a bubble, as a table that can not be written is tried again after a pause.
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					mem, receipts := formerStore(t, name)
 					fault := kthWrite{k: k}
 					o := onMem(t, faultfs.Wrap(mem, &fault))

@@ -21,7 +21,7 @@ import (
 )
 
 // wholeImages is how many power losses TestCrashImagesOfEverything goes through.
-var wholeImages = testsize.Int("whole.images", 300, 30, "how many images TestCrashImagesOfEverything takes")
+var wholeImages = testsize.Int("whole.images", 120, 12, "how many images TestCrashImagesOfEverything takes")
 
 // wholeRun is a topic whose events are published, again too, trimmed, compacted, erased and
 // counted, with groups and settings, all of it in the same units and some of these at the same

@@ -20,6 +20,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/commit"
+	"eventhub/internal/bubble"
 	"eventhub/internal/record"
 	"eventhub/internal/testsize"
 	"eventhub/store"
@@ -71,7 +72,7 @@ type rig struct {
 
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t}
 		r.policies.of = make(map[string]*admin.Compaction)
 		r.store = memory.Open(memory.Options{})

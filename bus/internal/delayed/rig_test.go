@@ -18,6 +18,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/internal/bubble"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -112,7 +113,7 @@ func (l *layer) Delayed(ctx context.Context, at int64, seq uint64, until int64, 
 // inBubble runs a test with a rig that is stopped at the end.
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t, log: slog.New(slog.DiscardHandler)}
 		r.backend = memory.Open(memory.Options{Now: r.now})
 		r.faults = storefault.Wrap(r.backend)

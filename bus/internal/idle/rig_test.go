@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -15,6 +14,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/commit"
+	"eventhub/internal/bubble"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
@@ -45,7 +45,7 @@ func (r *rig) wall() time.Time { return time.Now().Add(time.Duration(r.set.Load(
 // inBubble runs a test over a memory store, or on disk over one that shows what a power loss leaves.
 func inBubble(t *testing.T, onDisk bool, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t, expiries: make(map[string]time.Duration), patterns: make(map[string][]string)}
 		if onDisk {
 			r.mem = vfs.NewCrashableMem()

@@ -12,6 +12,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -274,7 +275,7 @@ func (s *compacting) Compact(ctx context.Context, topic string) (store.Usage, bo
 
 // TestDropEndsAPass: an index that a pass of the compaction reads is dropped once the pass is over.
 func TestDropEndsAPass(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t, ready: make(map[string]int)}
 		r.policies.of = make(map[string]admin.StateMode)
 		s := &compacting{Store: memory.Open(memory.Options{}), left: 3}

@@ -16,6 +16,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
+	"eventhub/internal/bubble"
 	"eventhub/internal/record"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -69,7 +70,7 @@ type rig struct {
 
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		test(r)
 		r.stop()

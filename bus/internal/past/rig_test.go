@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/bubble"
 	"eventhub/internal/filter"
 	"eventhub/internal/record"
 	"eventhub/internal/record/layout"
@@ -30,7 +30,7 @@ type rig struct {
 
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Options{})
 		test(&rig{t: t, store: s, history: New(s, filter.Compile, indexNow(s))})
 		if err := s.Close(); err != nil {

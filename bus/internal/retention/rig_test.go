@@ -20,6 +20,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/commit"
 	"eventhub/bus/internal/publish"
+	"eventhub/internal/bubble"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/pebble"
@@ -96,7 +97,7 @@ func (r *rig) wall() time.Time { return time.Now().Add(time.Duration(r.set.Load(
 // inBubble runs a test with a rig over a memory store.
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t}
 		r.policies.of = make(map[string]admin.Retention)
 		r.store = memory.Open(memory.Options{Now: r.wall})
@@ -110,7 +111,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 // power loss leaves.
 func onDisk(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t, mem: vfs.NewCrashableMem()}
 		r.policies.of = make(map[string]admin.Retention)
 		r.open()

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"eventhub/internal/bubble"
 )
 
 // job is a task that counts its turns and notes in a log when they were.
@@ -54,7 +56,7 @@ func (j *job) Turn() {
 // run gives a test a scheduler in a bubble.
 func run(t *testing.T, workers int, test func(*Scheduler, *Clock)) {
 	t.Helper()
-	synctest.Test(t, func(*testing.T) {
+	bubble.Test(t, func(*testing.T) {
 		c := NewClock(time.Now)
 		s := New(c, workers)
 		defer s.Stop()
@@ -205,7 +207,7 @@ func TestAppointments(t *testing.T) {
 // TestStop: the turn under way ends first, and none begins, not of those that wait nor of
 // those that have an appointment.
 func TestStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := NewClock(time.Now)
 		s := New(c, 1)
 		release := make(chan struct{})
@@ -237,7 +239,7 @@ func TestStop(t *testing.T) {
 
 // TestClock: whoever sets the wall clock moves Wall and Drift, and nothing else.
 func TestClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var set atomic.Int64
 		c := NewClock(func() time.Time { return time.Now().Add(time.Duration(set.Load())) })
 		began := time.Now().UnixMilli()

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/store"
 	"eventhub/store/memory"
 )
@@ -72,7 +73,7 @@ func (d *disk) Space() (store.Space, error) {
 // inBubble runs a test with a Guard whose sweeper has started.
 func inBubble(t *testing.T, change func(*disk), test func(*Guard, *disk)) {
 	t.Helper()
-	synctest.Test(t, func(*testing.T) {
+	bubble.Test(t, func(*testing.T) {
 		d := &disk{Maintenance: memory.Open(memory.Options{})}
 		d.free.Store(50 * gib)
 		d.left.Store(1)

@@ -23,6 +23,7 @@ import (
 	"eventhub/bus/internal/past"
 	"eventhub/bus/internal/sched"
 	"eventhub/bus/internal/topiclog"
+	"eventhub/internal/bubble"
 	"eventhub/internal/filter"
 	"eventhub/internal/measure"
 	"eventhub/internal/record"
@@ -48,7 +49,7 @@ type rig struct {
 // inBubble runs a test with a rig that is stopped at the end.
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{MaxTopics: 100})}}
 		r.start(1 << 20)
 		synctest.Wait() // tests may put another store in between

@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
 )
@@ -23,7 +23,7 @@ func (strangers) Announce(context.Context, journal.Member) ([]journal.Member, er
 
 // TestForeignMember: what keeps a member from trimming the journal, and does not pass by itself, is told once a minute.
 func TestForeignMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		j := strangers{memory.New(memory.Options{}).Open()}
 		m := New(Options{Journal: j, Replica: new(copied), ID: "a", Lease: lease, Layout: 1, Founds: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})

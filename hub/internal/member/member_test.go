@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"eventhub/internal/bubble"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
 )
@@ -151,7 +152,7 @@ func (h *hub) mustLead(want bool) {
 // TestTakeover: the first hub leads at once, a beat keeps the others from it while there is
 // nothing to write, and when the hub is gone another one leads within a lease and a half.
 func TestTakeover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -194,7 +195,7 @@ func TestTakeover(t *testing.T) {
 
 // TestRelease: where the lead is given back nobody waits for the lease.
 func TestRelease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -212,7 +213,7 @@ func TestRelease(t *testing.T) {
 
 // TestOneOfManyLeads: of hubs that all see the lease end one leads, and the others follow it.
 func TestOneOfManyLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		first := start(t, j, "first")
 		settle(lease)
@@ -256,7 +257,7 @@ func (h *hub) mustBeSuspended(want ...bool) {
 // TestSilence: who leads is suspended after a lease without an answer, and goes on when nobody has led
 // since, however long that was.
 func TestSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -296,7 +297,7 @@ func TestSilence(t *testing.T) {
 // TestSilenceWithMuchPending: a commit that fills all that a leader may have pending does not keep it from being
 // suspended while the journal does not answer.
 func TestSilenceWithMuchPending(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -317,7 +318,7 @@ func TestSilenceWithMuchPending(t *testing.T) {
 // TestWithoutJournal: who does not reach the journal never leads, and counts a whole lease after it
 // does again. Who led and was suspended does not go on where another one has led since.
 func TestWithoutJournal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -351,7 +352,7 @@ func TestWithoutJournal(t *testing.T) {
 
 // TestUnfinishedCommit: pieces of a commit that its hub did not finish keep nobody from leading.
 func TestUnfinishedCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{EntryBytes: 256})
 		a := start(t, j, "a")
 		settle(lease)
@@ -394,7 +395,7 @@ func TestFinalErrors(t *testing.T) {
 		{"a replica that is broken", &copied{broken: errBroken}, 2, nil, errBroken},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				j := memory.New(memory.Options{})
 				a := startOver(t, j, "a", new(copied), 2)
 				settle(lease)
@@ -426,7 +427,7 @@ func mustTrim(t *testing.T, j *memory.Journal, upTo uint64) {
 // TestTrim: the journal loses what two members have on their disks, and all that are seen; a hub
 // that is alone keeps everything.
 func TestTrim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -481,7 +482,7 @@ func (c catchingUp) Follow(ctx context.Context, after uint64, visit func(at uint
 // TestOldRelease: a member that catches up with a journal in which somebody has given the lead back
 // takes it from nobody who leads since.
 func TestOldRelease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -520,7 +521,7 @@ func TestOldRelease(t *testing.T) {
 // TestTrimWhereItIsFull: a member that is gone keeps a journal from being trimmed for a day, but not
 // one that is nearly full; and one that was refused is none.
 func TestTrimWhereItIsFull(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -564,7 +565,7 @@ func TestTrimWhereItIsFull(t *testing.T) {
 func TestEnginesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-2 * SeenWithin, -2 * seenWithinFull, 2 * seenWithinFull, 2 * SeenWithin} {
 		t.Run(ahead.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				j := memory.New(memory.Options{})
 				j.SetAhead(ahead)
 				a := start(t, j, "a")
@@ -608,7 +609,7 @@ func TestEnginesClock(t *testing.T) {
 // TestRoom: a member that leads knows how much room its journal has, also what it has appended since it
 // asked.
 func TestRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(announceEvery)
@@ -647,7 +648,7 @@ func TestRoom(t *testing.T) {
 // TestFounder: a journal that has nothing begins with the store of a member that has one, although
 // others were there before.
 func TestFounder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		ctx, stop := context.WithCancel(context.Background())
 		m := New(Options{Journal: j.Open(), Replica: new(copied), ID: "empty", Lease: lease, Layout: 1, Logger: slog.New(slog.DiscardHandler)})
@@ -688,7 +689,7 @@ func (a away) Read(ctx context.Context, at uint64) ([]byte, error) {
 
 // TestPassingErrors: a standby follows on when the engine is there again.
 func TestPassingErrors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"eventhub/internal/bubble"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
 )
@@ -13,7 +14,7 @@ import (
 // TestCaughtUp: a member that has not asked the journal, or does not have what it said, has not
 // caught up, however short its life.
 func TestCaughtUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease)
@@ -48,7 +49,7 @@ func (b busy) Last(ctx context.Context) (uint64, error) {
 // TestCaughtUpUnderLoad: a member that follows closely is one, and counts for what is trimmed, also where more has come
 // each time it looks.
 func TestCaughtUpUnderLoad(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		a := start(t, j, "a")
 		settle(lease + lease/Looks/2) // b looks between two entries

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"eventhub/internal/bubble"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
 )
@@ -18,7 +18,7 @@ import (
 func TestTwins(t *testing.T) {
 	for name, leads := range map[string]bool{"the first leads": true, "another hub leads": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				j := memory.New(memory.Options{})
 				var first, other *hub
 				if !leads {
@@ -59,7 +59,7 @@ func TestTwins(t *testing.T) {
 
 // TestTwinThatLeads: a hub that took the lead under the id of a standby gives up as well.
 func TestTwinThatLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := memory.New(memory.Options{})
 		lead := start(t, j, "lead")
 		settle(lease)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,7 +93,7 @@ func payload(t *testing.T, e eventhub.Event) Payload {
 }
 
 func TestTickPublishesTheBusiestAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		source := &fixed{names: map[int32]string{}}
 		for pid := int32(1); pid <= 30; pid++ {
 			// CPU in pairs of equals; memory decides, then the pid.
@@ -126,7 +127,7 @@ func TestEqualProcessesKeepTheirOrder(t *testing.T) {
 }
 
 func TestEventSaysAllOfAProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		source := &fixed{
 			readings: []Reading{{PID: 42, CPU: 12.3456, RSS: 3<<20 + 1<<19}},
 			names:    map[int32]string{42: "stt"},
@@ -164,7 +165,7 @@ func TestRunsHaveDifferentSIDs(t *testing.T) {
 }
 
 func TestTicksKeepTheInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		source := &fixed{readings: []Reading{{PID: 1}}, names: map[int32]string{1: "init"}}
 		pub := newPublisher()
 		start := time.Now()
@@ -179,7 +180,7 @@ func TestTicksKeepTheInterval(t *testing.T) {
 }
 
 func TestFailingPublishIsLoggedAndTheNextTickGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		source := &fixed{readings: []Reading{{PID: 1}}, names: map[int32]string{1: "init"}}
 		pub := newPublisher()
@@ -195,7 +196,7 @@ func TestFailingPublishIsLoggedAndTheNextTickGoesOn(t *testing.T) {
 // TestTickPerishes: a publish that hangs is given up, and the next tick says how
 // it is then.
 func TestTickPerishes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		ticks := int32(0)
 		source := sourceFunc(func() ([]Reading, error) {
@@ -216,7 +217,7 @@ func TestTickPerishes(t *testing.T) {
 }
 
 func TestDeniedAgentEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		source := &fixed{readings: []Reading{{PID: 1}}, names: map[int32]string{1: "init"}}
 		pub := newPublisher()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -235,7 +236,7 @@ func TestDeniedAgentEnds(t *testing.T) {
 }
 
 func TestUnreadableMachineIsLoggedAndTheNextTickGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		calls := 0
 		source := sourceFunc(func() ([]Reading, error) {
@@ -260,7 +261,7 @@ func (f sourceFunc) Read(context.Context) ([]Reading, error)     { return f() }
 func (f sourceFunc) Name(context.Context, int32) (string, error) { return "p", nil }
 
 func TestVanishedProcessIsSkippedQuietly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		source := &fixed{
 			readings: []Reading{{PID: 1, CPU: 9}, {PID: 2, CPU: 8}, {PID: 3, CPU: 7}},

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -51,7 +52,7 @@ func equal[T any](t *testing.T, what string, got, want T) {
 }
 
 func TestHeartbeatBecomesAliveState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		defer start(t, h)()
 		at := time.Now()
@@ -74,7 +75,7 @@ func TestHeartbeatBecomesAliveState(t *testing.T) {
 // TestAckWaitsForTheReceipt: the heartbeat before is acked once the newer one's
 // state has its receipt, and not sooner.
 func TestAckWaitsForTheReceipt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		receipt := make(chan error)
 		h.publishing = func([]State) error { return <-receipt }
@@ -91,7 +92,7 @@ func TestAckWaitsForTheReceipt(t *testing.T) {
 }
 
 func TestSilentProcessBecomesStaleAndComesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		defer start(t, h)()
 		h.beat(1)
@@ -121,7 +122,7 @@ func TestSilentProcessBecomesStaleAndComesBack(t *testing.T) {
 }
 
 func TestStaleWaitsForTheReceipt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		receipt := make(chan error)
 		h.publishing = func(states []State) error {
@@ -144,7 +145,7 @@ func TestStaleWaitsForTheReceipt(t *testing.T) {
 // TestRestartRemembersWhoWasAlive: a process that died while no projector ran
 // becomes stale, and one that lives on is not reported twice.
 func TestRestartRemembersWhoWasAlive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		stop := start(t, h)
 		h.beat(1)
@@ -184,7 +185,7 @@ func TestWhatIsNoHeartbeatIsNacked(t *testing.T) {
 		{`{"pid":1,"name":"` + strings.Repeat("x", eventhub.MaxKeyBytes) + `","host":"h","cpu_pct":1,"mem_mb":2}`, "key"},
 		{`{"pid":1,"name":"p","host":"h","cpu_pct":1,"mem_mb":2,"sid":"` + strings.Repeat("s", eventhub.MaxSIDBytes+1) + `"}`, "sid"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			h := newHub()
 			good := `{"pid":2,"name":"p","host":"h","cpu_pct":1,"mem_mb":2}`
 			h.append(time.Now(), good, tt.payload, good)
@@ -201,7 +202,7 @@ func TestWhatIsNoHeartbeatIsNacked(t *testing.T) {
 // TestFailedPublishIsToldAgain: nothing is acked, the projector leaves the
 // group and a second later gets everything again.
 func TestFailedPublishIsToldAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		h := newHub()
 		left := 3
@@ -236,7 +237,7 @@ func TestFailedPublishIsToldAgain(t *testing.T) {
 }
 
 func TestStopWhileWaitingToTryAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		h.publishing = func([]State) error { return errors.New("disk full") }
 		stop := start(t, h)
@@ -251,7 +252,7 @@ func TestStopWhileWaitingToTryAgain(t *testing.T) {
 // TestStopWhileTheHubIsGone: verdicts that do not arrive hold up a stop for a while
 // and not for ever.
 func TestStopWhileTheHubIsGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		h.unreachable = true
 		stop := start(t, h)
@@ -268,7 +269,7 @@ func TestStopWhileTheHubIsGone(t *testing.T) {
 func TestStopAwaitsTheStepUnderWay(t *testing.T) {
 	for name, after := range map[string]time.Duration{"in time": settleWait / 2, "too late": 2 * settleWait} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				h := newHub()
 				stop := start(t, h)
 				h.beat(1)
@@ -287,7 +288,7 @@ func TestStopAwaitsTheStepUnderWay(t *testing.T) {
 }
 
 func TestRedeliveries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		receipt := make(chan error, 3)
 		receipt <- nil
@@ -314,7 +315,7 @@ func TestRedeliveries(t *testing.T) {
 // forgotten the ids of its states, changes nothing where there is a newer state, or where it is of
 // the same one; also of a process that is stale.
 func TestLateHeartbeatsMoveNothingBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		stop := start(t, h)
 		h.beat(1)
@@ -344,7 +345,7 @@ func TestLateHeartbeatsMoveNothingBack(t *testing.T) {
 // TestHeldHeartbeatIsAckedByItsLastLease: see TestRedeliveries, without the
 // second redelivery that would ack it anyway.
 func TestHeldHeartbeatIsAckedByItsLastLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		defer start(t, h)()
 		h.beat(1)
@@ -360,7 +361,7 @@ func TestHeldHeartbeatIsAckedByItsLastLease(t *testing.T) {
 // TestReadingThePastIsNotSilence: heartbeats of an hour ago that come in slowly
 // make nobody stale until all are read.
 func TestReadingThePastIsNotSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		defer start(t, h)()
 		then := time.Now().Add(-time.Hour)
@@ -381,7 +382,7 @@ func TestReadingThePastIsNotSilence(t *testing.T) {
 // TestWrongClockIsNotSilence: a process is heard when its heartbeat is committed, whatever
 // time it gives, in both directions.
 func TestWrongClockIsNotSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		defer start(t, h)()
 		ahead := `{"pid":2,"name":"p","host":"h","cpu_pct":1,"mem_mb":2}`
@@ -400,7 +401,7 @@ func TestWrongClockIsNotSilence(t *testing.T) {
 // TestSilenceShowsWhileOthersSpeak: the past's clock is that of the stream, so
 // one silent process does not hide behind those that go on.
 func TestSilenceShowsWhileOthersSpeak(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		defer start(t, h)()
 		h.beat(1)
@@ -416,7 +417,7 @@ func TestSilenceShowsWhileOthersSpeak(t *testing.T) {
 // TestBacklogComesInBoundedBatches: what does not fit is left with the group
 // and fetched later; all is reported, in order.
 func TestBacklogComesInBoundedBatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		var payloads, want []string
 		for pid := range 1000 {
@@ -439,7 +440,7 @@ func TestBacklogComesInBoundedBatches(t *testing.T) {
 // TestStateAndAckAreOneStep: where a heartbeat is not the projector's any more,
 // the state that would ack it is not published either; then all is reported again.
 func TestStateAndAckAreOneStep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		defer start(t, h)()
 		h.beat(1)
@@ -461,7 +462,7 @@ func TestStateAndAckAreOneStep(t *testing.T) {
 // TestLongNamesMakeSmallerSteps: what goes into one frame to a remote hub is
 // bounded in bytes too.
 func TestLongNamesMakeSmallerSteps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const processes = 256
 		h := newHub()
 		name := strings.Repeat("n", 1000)
@@ -480,7 +481,7 @@ func TestLongNamesMakeSmallerSteps(t *testing.T) {
 }
 
 func TestEndedSubscriptionEndsRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHub()
 		cause := eventhub.Errorf(eventhub.CodeShuttingDown, "The hub stops.")
 		ended := make(chan error, 1)
@@ -521,7 +522,7 @@ func TestRefusedSubscriptionEndsRun(t *testing.T) {
 func TestNothingIsLostOrReordered(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		h := newHub()
 		// Its own source: the projector draws from it, while the test draws.

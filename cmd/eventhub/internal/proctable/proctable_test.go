@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/demo/process"
 )
 
@@ -160,7 +161,7 @@ func showing(t *testing.T, g *group, out *console) (stop func() error) {
 }
 
 func TestLiveTableIsDrawnInPlaceAndLeavesTheTerminalSane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, out := &group{}, &console{}
 		stop := showing(t, g, out)
 		first := out.take()
@@ -195,7 +196,7 @@ func TestLiveTableIsDrawnInPlaceAndLeavesTheTerminalSane(t *testing.T) {
 }
 
 func TestLiveTableIsDrawnOnlyWhenItChanged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, out := &group{}, &console{}
 		stop := showing(t, g, out)
 		defer stop()
@@ -218,7 +219,7 @@ func TestLiveTableIsDrawnOnlyWhenItChanged(t *testing.T) {
 }
 
 func TestLongStaleProcessesLeaveTheLiveTable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, out := &group{}, &console{}
 		stop := showing(t, g, out)
 		defer stop()
@@ -285,7 +286,7 @@ func TestTableForgetsWhatIsLongStale(t *testing.T) {
 // TestTableBeginsWithTheState: what was there before is there at once, and counts as no event; what
 // a later state does not have, or is below a horizon, goes.
 func TestTableBeginsWithTheState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		table := newTable(now)
 		say := func(offset uint64, key string, part *eventhub.StatePart) {
 			d := eventhub.Delivery{Topic: "process.state", Offset: offset, State: part}
@@ -347,7 +348,7 @@ func TestRateIsThatOfTheLastSeconds(t *testing.T) {
 }
 
 func TestEndedSubscriptionRestoresTheTerminal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, out := &group{}, &console{}
 		ended := make(chan error, 1)
 		go func() {
@@ -372,7 +373,7 @@ func TestFailingOutputEndsRun(t *testing.T) {
 		"screen": func(c *console) display { return newScreen(c, func() (int, int) { return 80, 10 }, nil, false) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				g, out := &group{}, &console{}
 				ended := make(chan error, 1)
 				go func() { ended <- run(t.Context(), g, display(out)) }()
@@ -413,7 +414,7 @@ func (r refuser) Tail(context.Context, eventhub.TailOptions, eventhub.Receiver) 
 
 // TestLines goes through Run: a buffer is no terminal.
 func TestLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, out := &group{}, &console{}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -443,7 +444,7 @@ func TestLines(t *testing.T) {
 // TestSlowOutputHoldsUpNobody: while a write hangs, Deliver takes what it has
 // room for and refuses the rest, which is shown afterwards.
 func TestSlowOutputHoldsUpNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := &group{}
 		out := &slow{began: make(chan struct{}), finish: make(chan struct{})}
 		ctx, cancel := context.WithCancel(t.Context())
