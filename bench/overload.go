@@ -18,16 +18,18 @@ type OverloadOptions struct {
 	// Impatient publishers go on at once when the hub says when to try again.
 	Impatient bool          `json:"impatient,omitempty"`
 	Warmup    time.Duration `json:"warmup_ns"`   // as fast as answers come, before, not measured
-	Measure   time.Duration `json:"measure_ns"`  // of the best rate, and of half of it, before and after
+	Measure   time.Duration `json:"measure_ns"`  // of the best rate, at it, and of half of it, before and after
 	Duration  time.Duration `json:"duration_ns"` // of the overload
 }
 
 // Overload is what the workload overload has measured.
 type Overload struct {
 	Best    float64  `json:"best_per_second"`    // as fast as answers come, 64 under way on each connection
+	Full    float64  `json:"full_per_second"`    // what was taken where the best rate was due, whatever the answers did
 	Offered float64  `json:"offered_per_second"` // what was due
 	Goodput float64  `json:"goodput_per_second"` // what was taken
 	Ratio   float64  `json:"ratio"`              // of the best
+	OfFull  float64  `json:"ratio_of_full"`      // and of Full, whose publishers are the same
 	Refused int64    `json:"refused"`            // with CodeOverloaded
 	NotSent int64    `json:"not_sent"`           // due when too many were under way, or the publisher was told to wait
 	Half    *Latency `json:"half_latency"`       // at half of the best rate, before
@@ -100,7 +102,7 @@ func MeasureOverload(ctx context.Context, t *Target, o OverloadOptions) (*Result
 	return res, nil
 }
 
-// overload publishes at half of the best rate, at more than it, and at half of it again.
+// overload publishes at half of the best rate, at all of it, at more than it, and at half of it again.
 func (l *load) overload(res *Result, o *OverloadOptions) error {
 	out := res.Overload
 	if err := l.shed("half", out.Best/2, o.Measure); err != nil {
@@ -109,12 +111,18 @@ func (l *load) overload(res *Result, o *OverloadOptions) error {
 	out.Half = l.latency()
 	l.renew()
 	before := l.accepted.Load()
+	if err := l.shed("full", out.Best, o.Measure); err != nil {
+		return err
+	}
+	out.Full = float64(l.accepted.Load()-before) / o.Measure.Seconds()
+	l.renew()
+	before = l.accepted.Load()
 	out.Offered = out.Best * o.Times
 	if err := l.shed("overload", out.Offered, o.Duration); err != nil {
 		return err
 	}
 	res.rate(l.accepted.Load()-before, o.Duration)
-	out.Goodput, out.Ratio = res.PerSecond, res.PerSecond/out.Best
+	out.Goodput, out.Ratio, out.OfFull = res.PerSecond, res.PerSecond/out.Best, res.PerSecond/max(out.Full, 1)
 	out.Refused, out.NotSent = l.refused.Load(), l.notSent.Load()
 	res.Publish = l.latency()
 	l.renew()

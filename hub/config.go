@@ -48,8 +48,9 @@ const (
 	// DefaultMaxUnauthenticated is far more than come at once and not long after, and some 100 MiB.
 	DefaultMaxUnauthenticated = 4000
 
-	// DefaultMaxPublishWait is far more than a publish waits in a hub that carries its load.
-	DefaultMaxPublishWait = time.Second
+	// DefaultMaxPublishWait is more than a publish waits in a hub that carries its load. A longer one costs an
+	// overloaded hub a part of its rate: what waits lies in memory that is new to the caches.
+	DefaultMaxPublishWait = 250 * time.Millisecond
 
 	// LeastMessageMemory is what a batch over HTTP and a message over WebSocket need
 	// at the same time, and some more, in MiB.

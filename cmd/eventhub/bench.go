@@ -211,7 +211,8 @@ func printBench(w io.Writer, res *bench.Result, deleted string) error {
 	}
 	if o := res.Overload; o != nil {
 		add("best", "%s/s; %s/s were due under overload, %s refused, %s not sent", output.Count(int64(o.Best)), output.Count(int64(o.Offered)), output.Count(o.Refused), output.Count(o.NotSent))
-		add("goodput", "%.2f of the best", o.Ratio)
+		add("full", "%s/s were taken where the best rate was due", output.Count(int64(o.Full)))
+		add("goodput", "%.2f of the best, %.2f of full", o.Ratio, o.OfFull)
 		if o.Half != nil && o.After != nil {
 			add("half rate", "until OK p99 %.2f ms before, %.2f ms after; as before %.1f s after the overload", o.Half.At(99), o.After.At(99), o.Back)
 		}

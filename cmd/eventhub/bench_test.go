@@ -49,7 +49,7 @@ func TestBenchTables(t *testing.T) {
 		{"catchup --count 640 --batch", []string{"deliveries   "}},
 		{"latency --rate 1000 --duration 100ms --warmup 0", []string{"deliveries   100 in", "until EVENT  p50 "}},
 		{"fanout --groups 3 --rate 100 --duration 100ms --warmup 0", []string{"deliveries   30 in"}},
-		{"overload --connections 2 --in-flight 64 --duration 100ms --measure 100ms --warmup 0", []string{"best         ", "goodput      ", "half rate    until OK p99 "}},
+		{"overload --connections 2 --in-flight 64 --duration 100ms --measure 100ms --warmup 0", []string{"best         ", "full         ", "goodput      ", "half rate    until OK p99 "}},
 		{"idle --connections 20 --settle 1ms --ops-url http://" + hub.ops, []string{"connections  20 in", "KiB each\n"}},
 	} {
 		args := append([]string{"bench"}, strings.Fields(tt.args)...)

@@ -174,9 +174,11 @@ func benchOverloadCommand() *cobra.Command {
 		Use:   "overload",
 		Short: "Publish more than the hub can take, and see what is left of its rate",
 		Long: `Measures the best rate, as fast as answers come, and the latency at half of it. Then
-events are due at --times the best rate, whatever the answers do: what is due while a
-connection has --in-flight events under way, or was told to wait, is not sent. At the end
-half of the best rate again, until latencies are as they were.`,
+events are due at that rate, and at --times of it, whatever the answers do: what is due
+while a connection has --in-flight events under way, or was told to wait, is not sent. An
+event that is due at its time costs more than one that is sent with others when answers
+have come, so the goodput is given of both. At the end half of the best rate again, until
+latencies are as they were.`,
 		Example: `  eventhub bench overload --serve
   eventhub bench overload --serve --impatient --duration 1m`,
 	}
@@ -187,7 +189,7 @@ half of the best rate again, until latencies are as they were.`,
 	flags.IntVar(&o.Payload, "payload", benchPayload, "bytes of each payload, a JSON string")
 	flags.Float64Var(&o.Times, "times", 3, "how many times the best rate is due under overload")
 	flags.BoolVar(&o.Impatient, "impatient", false, "go on at once where the hub says when to try again")
-	flags.DurationVar(&o.Measure, "measure", 5*time.Second, "how long to measure the best rate, and half of it before and after")
+	flags.DurationVar(&o.Measure, "measure", 5*time.Second, "how long to measure the best rate, at it, and half of it before and after")
 	benchTimes(cmd, &o.Duration, &o.Warmup)
 	return benchmark(cmd, func(ctx context.Context, t *bench.Target) (*bench.Result, error) {
 		return bench.MeasureOverload(ctx, t, o)

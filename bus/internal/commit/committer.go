@@ -47,8 +47,9 @@ const (
 	// promises.
 	FlushEvery = 25 * time.Millisecond
 	// commitBytes bounds the records of one commit, and so the wait of those that come
-	// after it.
-	commitBytes = 16 << 20
+	// after it. The store writes a commit of this size with memory that it keeps; under
+	// overload all commits are as large as they may be.
+	commitBytes = 4 << 20
 )
 
 // ErrStopped says that nothing is taken any more.

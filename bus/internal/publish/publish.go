@@ -19,6 +19,7 @@
 package publish
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -75,6 +76,9 @@ func NewJob(pubs []eventhub.Publication, now time.Time, full error, rules Rules,
 	j := jobs.Get().(*Job)
 	j.pubs, j.done, j.waits = pubs, done, waits
 	j.Plain = waits == nil
+	if full == nil {
+		j.buf = slices.Grow(j.buf, min(SizeOf(pubs), keptBuffer)) // at once, not by doubling it
+	}
 	j.encode(now, full, rules, waits)
 	return j
 }
