@@ -14,6 +14,8 @@ const (
 	leastSample = 256 << 10
 	// samples is how many of the last commits count, and fewSamples how many there have to be.
 	samples, fewSamples = 16, 4
+	// smallCommits is over about how many of the last small ones the time that they take is a mean.
+	smallCommits = 8
 	// leastWindow is what may always wait.
 	leastWindow = 1 << 20
 	// apart is how much longer than its share of the store's time a refused publish is to stay away: to read it again
@@ -25,7 +27,8 @@ const (
 
 // pace knows how fast the store takes what waits for it, and so whether more would wait for longer than it may.
 // The measure is how fast large commits end one after the other: small ones, as of a hub that has little to do,
-// say nothing of what it could do. Without enough of them nothing is refused.
+// say nothing of what it could do. Without enough of them nothing is refused. What small ones say is how long a commit takes
+// at least, as over a journal that is far away: that is no wait, and what fills it may be pending besides.
 //
 // It is safe for concurrent use. What publishers ask takes no lock while there is room.
 type pace struct {
@@ -37,6 +40,7 @@ type pace struct {
 	ended time.Time       // the end of the last commit
 	ring  [samples]sample // of large ones
 	n     int             // of all of them so far
+	least time.Duration   // how long small commits take, of late
 	turn  time.Time       // when the store has had time for all that was refused so far
 }
 
@@ -52,6 +56,9 @@ func (p *pace) over(bytes int64, began, now time.Time) {
 	p.pending.Add(-bytes)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if bytes < leastSample {
+		p.least += (now.Sub(began) - p.least) / smallCommits
+	}
 	if p.ended.After(began) {
 		began = p.ended
 	}
@@ -62,7 +69,7 @@ func (p *pace) over(bytes int64, began, now time.Time) {
 	p.ring[p.n%samples] = sample{bytes, max(now.Sub(began), time.Microsecond)}
 	p.n++
 	if p.n >= fewSamples {
-		p.window.Store(max(leastWindow, int64(p.rate()*p.most.Seconds())))
+		p.window.Store(max(leastWindow, int64(p.rate()*(p.most+p.least).Seconds())))
 	}
 }
 

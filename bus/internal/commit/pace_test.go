@@ -12,20 +12,23 @@ import (
 func TestPace(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := &pace{most: time.Second}
+	idle := &pace{most: time.Second}
+	for range 100 {
+		idle.pending.Add(1000)
+		start := now
+		now = now.Add(time.Second) // a slow disk with little to do
+		idle.over(1000, start, now)
+	}
+	idle.pending.Store(1 << 40)
+	if idle.percent() != 0 {
+		t.Error("something is known of a store that had only small commits")
+	}
 	commit := func(bytes int64, began time.Duration, took time.Duration) {
 		p.pending.Add(bytes)
 		start := now.Add(began)
 		now = start.Add(took)
 		p.over(bytes, start, now)
 	}
-	for range 100 {
-		commit(1000, 0, time.Second) // a slow disk with little to do
-	}
-	p.pending.Store(1 << 40)
-	if p.percent() != 0 {
-		t.Error("something is known of a store that had only small commits")
-	}
-	p.pending.Store(0)
 	for range fewSamples {
 		commit(1<<20, 0, 100*time.Millisecond) // 10 MiB a second
 	}
@@ -51,6 +54,32 @@ func TestPace(t *testing.T) {
 	}
 	if p.pending.Load() != 0 {
 		t.Errorf("%d bytes are pending", p.pending.Load())
+	}
+}
+
+// TestPaceOfSlowAnswers: a journal whose answers take longer than a publish may wait, however much is in a commit, is kept
+// busy by two commits at a time. What may wait does not shrink because little was let in.
+func TestPaceOfSlowAnswers(t *testing.T) {
+	const answer = 400 * time.Millisecond
+	now := time.Unix(1000, 0)
+	p := &pace{most: 250 * time.Millisecond}
+	for range 100 {
+		now = now.Add(answer)
+		p.over(0, now.Add(-answer), now)
+	}
+	for range 100 {
+		pending := int64(2 * commitBytes)
+		if window := p.window.Load(); window > 0 {
+			pending = min(pending, window)
+		}
+		first := min(pending, commitBytes)
+		p.pending.Add(pending)
+		now = now.Add(answer)
+		p.over(first, now.Add(-answer), now)
+		p.over(pending-first, now.Add(-answer), now)
+	}
+	if window := p.window.Load(); window < 2*commitBytes {
+		t.Errorf("%d bytes may wait; two commits of %d are under way at a time", window, commitBytes)
 	}
 }
 
