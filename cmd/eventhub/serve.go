@@ -154,6 +154,7 @@ func runHub(ctx context.Context, cfg hub.Config, work func(context.Context, *hub
 	if err != nil {
 		return err
 	}
+	hub.RunAtLeast(os.Getenv("GOMAXPROCS"))
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch := make(chan struct{})
