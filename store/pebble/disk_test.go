@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -134,7 +135,7 @@ func (f *boundedFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// fillUntilLow commits events of some size until the disk is low although the store has
+// fillUntilLow commits events of some size, which do not shrink when they are compressed, until the disk is low although the store has
 // given back what it could, and returns how many bytes it took.
 func fillUntilLow(t *testing.T, s *Store, size int) (stored int) {
 	t.Helper()
@@ -145,6 +146,7 @@ func fillUntilLow(t *testing.T, s *Store, size int) (stored int) {
 		}
 		return space.IsLow()
 	}
+	rng := rand.New(rand.NewPCG(1, 2))
 	for i := 0; ; i++ {
 		if isLow() {
 			if err := s.Shrink(context.Background()); err != nil {
@@ -155,7 +157,10 @@ func fillUntilLow(t *testing.T, s *Store, size int) (stored int) {
 			}
 		}
 		id := fmt.Sprint(i)
-		mustCommit(t, s, true, store.Append{Topic: "t", ID: id, Record: newRecord("t", id, size)})
+		r := newRecord("t", id, size)
+		text := randomText(rng, size-100)
+		copy(r[len(r)-len(text):], text[1:len(text)-1]) // the most of its payload
+		mustCommit(t, s, true, store.Append{Topic: "t", ID: id, Record: r})
 		stored += size
 	}
 }
