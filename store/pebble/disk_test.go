@@ -135,8 +135,8 @@ func (f *boundedFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// fillUntilLow commits events of some size, which do not shrink when they are compressed, until the disk is low although the store has
-// given back what it could, and returns how many bytes it took.
+// fillUntilLow commits events of some size above 100 bytes, which do not shrink when they are compressed, until the
+// disk is low although the store has given back what it could, and returns how many bytes it took.
 func fillUntilLow(t *testing.T, s *Store, size int) (stored int) {
 	t.Helper()
 	isLow := func() bool {
