@@ -30,6 +30,8 @@ export class Console {
   readonly complaints: string[] = [];
   /** While the hub is away, or refuses, the browser says so too. */
   refusals = false;
+  /** What was asked for meanwhile and has no answer: that it was refused may be said later. */
+  readonly #asked: string[] = [];
   page!: Page;
   context!: BrowserContext;
   #browser!: Browser;
@@ -57,10 +59,14 @@ export class Console {
     page.setDefaultTimeout(Number(process.env.EVENTHUB_JS_TIMEOUT ?? 60_000) / 2);
     page.on("pageerror", (why) => { this.complaints.push(`error: ${why.stack ?? why.message}`); });
     page.on("dialog", (d) => { this.complaints.push(`a script of an event ran: ${d.message()}`); void d.dismiss(); });
+    const answered = (url: string): boolean => this.#asked.includes(url) && this.#asked.splice(this.#asked.indexOf(url), 1).length > 0;
+    page.on("request", (r) => { if (this.refusals) this.#asked.push(r.url()); });
+    page.on("response", (r) => { if (r.ok()) answered(r.url()); });
+    page.on("requestfailed", (r) => { if (r.failure()?.errorText === "net::ERR_ABORTED") answered(r.url()); });
     page.on("console", (m) => {
       if (m.type() !== "error" && m.type() !== "warning") return;
       // Chromium reports each answer that is an error; the page says those in place.
-      if (/Failed to load resource/.test(m.text()) && this.refusals) return;
+      if (/Failed to load resource/.test(m.text()) && (answered(m.location().url) || this.refusals)) return;
       this.complaints.push(`${m.type()}: ${m.text()} (${m.location().url})`);
     });
     return page;
