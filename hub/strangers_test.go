@@ -164,25 +164,27 @@ func TestStrangersAreBounded(t *testing.T) {
 // is closed, and one that is accepted ends the counting.
 func TestMessagesBeforeAuthAreFew(t *testing.T) {
 	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
-		say := func(p *peer, frame, want string) {
+		// All at once, for those that come one by one are read slowly.
+		say := func(p *peer, n int, want string, frames ...string) {
 			t.Helper()
-			if _, err := p.conn.Write(masked([]byte(frame))); err != nil {
+			var all []byte
+			for i := range n {
+				all = append(all, masked([]byte(frames[i%len(frames)]))...)
+			}
+			if _, err := p.conn.Write(all); err != nil {
 				t.Fatal(err)
 			}
-			p.came(want)
+			for range n {
+				p.came(want)
+			}
 		}
+		const wrong = `{"op":"AUTH","token":"x"}`
 		p := b.connect()
-		for i := range 31 {
-			say(p, []string{`{"op":"AUTH","token":"x"}`, `{"op":"PUBLISH"}`, `no JSON`}[i%3], `"op":"ERR"`)
-		}
+		say(p, 31, `"op":"ERR"`, wrong, `{"op":"PUBLISH"}`, `no JSON`)
 		p.ok(`{"op":"AUTH","token":"s3cret"}`)
-		for range 100 {
-			say(p, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
-		}
+		say(p, 100, `"code":"bad_token"`, wrong)
 		q := b.connect()
-		for range 33 {
-			say(q, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
-		}
+		say(q, 33, `"code":"bad_token"`, wrong)
 		q.wantEnd(fmt.Sprint(1008), "before AUTH")
 	})
 }
