@@ -164,7 +164,6 @@ func (t tracked) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	guest := &conn{Conn: c, door: t.door, proofBy: time.Now().Add(strangerWait)}
-	guest.beginTurn()
 	t.door.guests.enter(guest)
 	return guest, nil
 }
