@@ -164,6 +164,7 @@ func (t tracked) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	guest := &conn{Conn: c, door: t.door, proofBy: time.Now().Add(strangerWait)}
+	guest.beginTurn()
 	t.door.guests.enter(guest)
 	return guest, nil
 }
