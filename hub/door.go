@@ -164,7 +164,6 @@ func (t tracked) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	guest := &conn{Conn: c, door: t.door, proofBy: time.Now().Add(strangerWait)}
-	guest.beginTurn()
 	t.door.guests.enter(guest)
 	return guest, nil
 }
@@ -214,14 +213,9 @@ type conn struct {
 	door     *door
 	stranger *stranger // guarded by the mutex of strangers; nil: it has left them
 
-	trusted atomic.Bool // known, without mu
-
 	mu       sync.Mutex
-	turn     *turn // of a stranger; nil: it has none
-	reads    int   // of a stranger, since its last request was answered, but those that filled the buffer
-	rests    bool  // before its next read
-	serving  bool  // a request is being answered
-	sending  bool  // the peer has not sent all of its body
+	serving  bool // a request is being answered
+	sending  bool // the peer has not sent all of its body
 	stopping bool
 	deadline bool      // for writes, and not ours
 	known    bool      // it has shown a right
@@ -238,8 +232,6 @@ func (c *conn) know() {
 	defer c.mu.Unlock()
 	if !c.known {
 		c.known = true
-		c.trusted.Store(true)
-		c.endTurn()
 		if !c.upgraded {
 			_ = c.armRead() // a dead connection shows in the read
 		}
@@ -278,9 +270,6 @@ func (c *conn) authBy() time.Time {
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	c.door.guests.leave(c)
-	c.mu.Lock()
-	c.endTurn()
-	c.mu.Unlock()
 	if inner, ok := c.Conn.(syscall.Conn); ok {
 		forgetIn(inner, forgetWait)
 	}
@@ -312,7 +301,6 @@ func (c *conn) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.serving, c.sending = false, false
-	c.reads, c.rests = 0, false
 	c.proofBy = time.Now().Add(strangerWait)
 }
 
@@ -406,7 +394,6 @@ func (c *conn) Write(b []byte) (n int, err error) {
 func (c *conn) arm() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endTurn()
 	if c.deadline {
 		return false
 	}

@@ -5,7 +5,6 @@ import (
 	"container/list"
 	"net"
 	"net/netip"
-	"runtime"
 	"sync"
 	"time"
 )
@@ -23,8 +22,7 @@ const strangerWait = 5 * time.Second
 // It is safe for concurrent use. Its mutex is never held while a connection is closed, and may be
 // taken while that of a connection is held.
 type strangers struct {
-	most  int
-	turns *turns
+	most int
 
 	mu      sync.Mutex
 	from    map[netip.Addr]*crowd
@@ -50,7 +48,7 @@ type stranger struct {
 }
 
 func newStrangers(most int) *strangers {
-	return &strangers{most: most, turns: newTurns(max(1, runtime.NumCPU()/2)), from: make(map[netip.Addr]*crowd)}
+	return &strangers{most: most, from: make(map[netip.Addr]*crowd)}
 }
 
 // enter adds a connection that was just accepted, and closes another where there are too many.

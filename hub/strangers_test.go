@@ -164,27 +164,25 @@ func TestStrangersAreBounded(t *testing.T) {
 // is closed, and one that is accepted ends the counting.
 func TestMessagesBeforeAuthAreFew(t *testing.T) {
 	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
-		// All at once, for those that come one by one are read slowly.
-		say := func(p *peer, n int, want string, frames ...string) {
+		say := func(p *peer, frame, want string) {
 			t.Helper()
-			var all []byte
-			for i := range n {
-				all = append(all, masked([]byte(frames[i%len(frames)]))...)
-			}
-			if _, err := p.conn.Write(all); err != nil {
+			if _, err := p.conn.Write(masked([]byte(frame))); err != nil {
 				t.Fatal(err)
 			}
-			for range n {
-				p.came(want)
-			}
+			p.came(want)
 		}
-		const wrong = `{"op":"AUTH","token":"x"}`
 		p := b.connect()
-		say(p, 31, `"op":"ERR"`, wrong, `{"op":"PUBLISH"}`, `no JSON`)
+		for i := range 31 {
+			say(p, []string{`{"op":"AUTH","token":"x"}`, `{"op":"PUBLISH"}`, `no JSON`}[i%3], `"op":"ERR"`)
+		}
 		p.ok(`{"op":"AUTH","token":"s3cret"}`)
-		say(p, 100, `"code":"bad_token"`, wrong)
+		for range 100 {
+			say(p, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
+		}
 		q := b.connect()
-		say(q, 33, `"code":"bad_token"`, wrong)
+		for range 33 {
+			say(q, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
+		}
 		q.wantEnd(fmt.Sprint(1008), "before AUTH")
 	})
 }
