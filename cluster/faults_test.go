@@ -370,13 +370,15 @@ func (r *rig) signalStandbys(sig syscall.Signal) {
 // members trim it, publishes go on, and no other hub leads.
 func TestFullJournal(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, 15*time.Second, 16<<20) // the disk of a busy machine has stood still for 9 s
+	const lease = 15 * time.Second // the disk of a busy machine has stood still for 9 s
+	r := newRig(t, lease, 16<<20)
 	epoch := r.lead.epoch()
 	for range *rounds {
-		r.round(10*time.Second, func() {
-			// What one member alone has is not trimmed, so the journal does fill, however slowly.
+		r.round(lease+10*time.Second, func() {
+			// What one member alone has is not trimmed, so the journal does fill, however slowly, and stays full.
 			r.signalStandbys(syscall.SIGSTOP)
 			r.load.fill()
+			time.Sleep(lease + lease/3) // a hub that can append nothing would be suspended
 			r.signalStandbys(syscall.SIGCONT)
 			acked := r.load.ackedCount()
 			r.load.progress(1) // it is trimmed
