@@ -128,6 +128,9 @@ func (g *redriving) run(cmd *cobra.Command, q admin.RedriveQuery) error {
 func redriveError(cmd *cobra.Command, q *admin.RedriveQuery, done *admin.RedriveResult, err error) error {
 	if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
 		err = errors.New("interrupted")
+		if q.Apply && done.Matched == 0 {
+			return fmt.Errorf("%w before the hub, which does so each second, has said how far it is; what was given back stays, and the same command goes on", err)
+		}
 	}
 	if !q.Apply || done.Matched == 0 {
 		return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 
 	"eventhub"
 	"eventhub/admin"
@@ -21,6 +22,29 @@ var (
 	redriveEvents = flag.Int("redrive.events", 2000, "events that TestBulkRedrive has redriven")
 	redriveRate   = flag.Int("redrive.rate", 5000, "how many a second")
 )
+
+// An interrupt says how far a redrive went, or that nobody knows.
+func TestRedriveIsInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	for _, tt := range []struct {
+		apply bool
+		done  admin.RedriveResult
+		want  string
+	}{
+		{true, admin.RedriveResult{}, "interrupted before the hub, which does so each second, has said how far it is; what was given back stays, and the same command goes on"},
+		{true, admin.RedriveResult{Matched: 12, Redriven: 10, After: 12}, "interrupted; 10 events at least were redriven, up to dead letter 12. To go on: redrive orders --apply"},
+		{false, admin.RedriveResult{}, "interrupted"},
+	} {
+		cmd := &cobra.Command{Use: "redrive"}
+		cmd.SetContext(ctx)
+		q := admin.RedriveQuery{Apply: tt.apply}
+		q.Topic = "orders"
+		if err := redriveError(cmd, &q, &tt.done, context.Canceled); err.Error() != tt.want {
+			t.Errorf("%t, %+v: %q; want %q", tt.apply, tt.done, err, tt.want)
+		}
+	}
+}
 
 // cmdDeadLetter is a member of a group that gives up all there is: deadletter TOPIC GROUP REASON
 func cmdDeadLetter(ts *testscript.TestScript, _ bool, args []string) {

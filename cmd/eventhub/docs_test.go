@@ -41,7 +41,7 @@ For people who use a hub from a shell: every command, its flags and examples. On
 client.
 
 Results go to standard output, everything else to standard error. ` + "`-o table`" + ` is for people,
-the same on terminals and in pipes; ` + "`json`" + ` is one indented document, ` + "`ndjson`" + ` one value
+the same on terminals and in pipes; ` + "`json`" + ` is one indented document, or one for each event that is printed, ` + "`ndjson`" + ` one value
 a line. Colour is used on terminals only and never with ` + "`NO_COLOR`" + `. A flag overrides
 the environment variable in its brackets.
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -28,7 +30,8 @@ ends at the newest events that there were when it began.
 The last line on standard error has the number of events and the SHA-256 of what was
 written, which is held against the hub's own before the command is done. With --file
 the file is there when all of it is on disk, and not before; one of that name is
-replaced. If the output is cut short in a pipe, the exit code shows it.
+replaced, and keeps its rights. A device or a named pipe is written to like standard
+output: if the output is cut short in a pipe, the exit code shows it.
 
 Where --from is below the horizon of a topic, or events are removed before they are read,
 the command fails; the error says at which offset the topic begins. Where compaction may have
@@ -77,12 +80,13 @@ removed some, a line on standard error says up to which offset.`,
 	return cmd
 }
 
-// destination is where an export goes: standard output, or a file that gets its name
-// when it is whole.
+// destination is where an export goes: standard output, a file that gets its name when it
+// is whole, or what is no regular file, such as a named pipe, which is written to as it is.
 type destination struct {
 	name     string
 	w        io.Writer
 	file     *os.File
+	direct   bool
 	terminal bool
 }
 
@@ -92,12 +96,38 @@ func (d *destination) open(cmd *cobra.Command) error {
 		d.w, d.terminal = out, out.Terminal
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(d.name), "."+filepath.Base(d.name)+"-*")
-	if err != nil {
+	// What is not given otherwise is what the umask leaves of it.
+	mode := os.FileMode(0o666)
+	there, err := os.Stat(d.name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return usageError{err}
+	case there.IsDir():
+		return usageError{fmt.Errorf("%s is a directory", d.name)}
+	case !there.Mode().IsRegular():
+		d.file, err = os.OpenFile(d.name, os.O_WRONLY, 0)
+		d.w, d.direct = d.file, true
+		if err == nil {
+			d.terminal = output.IsTerminal(d.file)
+		}
 		return err
+	default:
+		mode = there.Mode().Perm()
+		// A link stays one: what it leads to is replaced.
+		if d.name, err = filepath.EvalSymlinks(d.name); err != nil {
+			return err
+		}
 	}
-	d.file, d.w = f, f
-	return nil
+	temp := filepath.Join(filepath.Dir(d.name), "."+filepath.Base(d.name)+"-"+rand.Text())
+	d.file, err = os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
+	d.w = d.file
+	if err == nil && there != nil {
+		if err = d.file.Chmod(mode); err != nil { // what the umask has taken, and the file before had
+			err = d.close(err)
+		}
+	}
+	return err
 }
 
 // close ends the file: under its name where err is nil, and otherwise not at all.
@@ -105,8 +135,8 @@ func (d *destination) close(err error) error {
 	if d.file == nil {
 		return err
 	}
-	if err == nil {
-		err = d.file.Chmod(0o644)
+	if d.direct {
+		return errors.Join(err, d.file.Close())
 	}
 	if err == nil {
 		err = d.file.Sync()

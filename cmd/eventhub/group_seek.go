@@ -31,7 +31,8 @@ void, attempts are forgotten, and everything above the new place is delivered ag
 from attempt 1; what is between an old and a higher new place is not delivered.
 
 --from is the first event to deliver: latest (nothing that is there now), earliest, the
-first one committed at a time, offset:N, or the one after the event of after:ID.`,
+first one committed at a time, offset:N, or the one after the event of after:ID. An offset
+above the head leaves out the events to come that get a lower one.`,
 		Example: `  eventhub group seek orders billing --from earliest
   eventhub group seek orders billing --from 2h --apply
   eventhub group seek orders billing --from after:0199a1f9-731b-7d16-b8f6-fb271d31714f --apply`,

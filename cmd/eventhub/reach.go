@@ -131,6 +131,9 @@ func (r *reach) readCA(cmd *cobra.Command) error {
 
 // hubURL returns the URL that is meant by a text: host:port alone is that of a WebSocket.
 func hubURL(text string) (string, error) {
+	if strings.ContainsAny(text, "@?#") { // what is too much may be a secret, and is not shown
+		return "", errors.New("the url has more than host, port and path; a token goes into --token-file")
+	}
 	if !strings.Contains(text, "://") {
 		host, port, err := net.SplitHostPort(text)
 		if err != nil {
@@ -142,7 +145,7 @@ func hubURL(text string) (string, error) {
 		return "ws://" + text, nil
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Hostname() == "" {
 		return "", fmt.Errorf("url %q is not like %s", text, defaultURL)
 	}
 	switch u.Scheme {

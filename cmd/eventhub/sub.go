@@ -93,7 +93,8 @@ at once.
 
 It runs until Ctrl-C, until --count events are printed, with --until-caught-up until
 the newest event that each topic had at the beginning is done (a topic that is
-deleted meanwhile is not waited for), or until whoever reads its output goes away.
+deleted meanwhile is not waited for; nor are those of a pattern that the token may not
+read, and none to be read is an error), or until whoever reads its output goes away.
 Whatever the reason, events that were not written are
 not acked, and the group has them back at once. What a pipe had taken counts as
 written: to take a number of events off a group say --count, not | head.

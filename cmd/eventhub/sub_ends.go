@@ -76,6 +76,9 @@ func (e *ends) isGone(ctx context.Context, topic string) bool {
 // was.
 func (f *following) findHeads(ctx context.Context, adm *client.Admin, e *ends) error {
 	topics, err := f.topicsThere(ctx, adm)
+	if err == nil {
+		err = f.mayLook(ctx, adm, topics)
+	}
 	if err != nil {
 		return fmt.Errorf("the newest events: %w", err)
 	}
@@ -127,6 +130,28 @@ func (f *following) topicsThere(ctx context.Context, adm *client.Admin) ([]admin
 		}
 	}
 	return found, nil
+}
+
+// mayLook returns an error where nothing was found of a name or a pattern because the token may not
+// look there: lists leave such topics out, and what nobody knows of would not be waited for.
+func (f *following) mayLook(ctx context.Context, adm *client.Admin, found []admin.TopicInfo) error {
+	for _, name := range f.topics {
+		p, err := eventhub.ParsePattern(name)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(found, func(topic admin.TopicInfo) bool { return p.Match(topic.Topic) }) {
+			continue
+		}
+		_, err = ask(ctx, &f.reach, func(ctx context.Context) (struct{}, error) {
+			q := admin.ReplayQuery{Topic: name, Start: eventhub.Start{Kind: eventhub.StartEarliest}, Limit: 1}
+			return struct{}{}, adm.Replay(ctx, q, func(string, eventhub.Item) error { return nil })
+		})
+		if eventhub.ErrorCode(err) == eventhub.CodeForbidden {
+			return err
+		}
+	}
+	return nil
 }
 
 // asking lists topics with the patience of a command.
