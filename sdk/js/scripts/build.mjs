@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL("../", import.meta.url));
 const maxGzip = 12 * 1024;
 
 /** Names of members that neither programs, frames nor the other files use: they are shortened. */
-const inner = "partings resent retries rejoin detached attached complaint finished isEmpty prolong resultPrefix settler release forget flush grant refuse connected later phase settled keep hand finish numbered opened want quietly spot chars ready deliver advance ask begin made complete room idle post sent restart fail drop lost start".split(" ");
+const inner = "partings resent retries rejoin detached attached complaint finished isEmpty prolong resultPrefix settler release forget flush grant refuse connected later phase settled keep hand finish numbered opened want quietly spot chars ready deliver advance ask begin made complete room idle post sent restart fail drop lost start kind text since promise over verdict sleep request items take give frame".split(" ");
 
 /** The other files have what is in the one file from there. */
 const beside = {
@@ -20,8 +20,15 @@ const beside = {
 		b.onResolve({ filter: /\/(page|errors)\.ts$/ }, () => ({ path: "./eventhub.min.js", external: true }));
 	},
 };
+/** The one file has what pages need of the platform. */
+const inPages = {
+	name: "inPages",
+	setup(b) {
+		b.onResolve({ filter: /\/platform\.ts$/ }, () => ({ path: `${root}src/page-platform.ts` }));
+	},
+};
 const files = [
-	{ name: "eventhub.min.js", entry: "page.ts", options: { mangleProps: new RegExp(`^(${inner.join("|")})$`) }, most: maxGzip },
+	{ name: "eventhub.min.js", entry: "page.ts", options: { plugins: [inPages], mangleProps: new RegExp(`^(${inner.join("|")})$`) }, most: maxGzip },
 	{ name: "eventhub-http.min.js", entry: "page-http.ts", options: { plugins: [beside] } },
 	{ name: "eventhub-state.min.js", entry: "state.ts", options: { plugins: [beside] } },
 ];

@@ -72,6 +72,8 @@ export class Loop implements Receiver {
 
   constructor(sub: Subscription) { this.#sub = sub; }
 
+  get over(): boolean { return this.#ended; }
+
   next(): Promise<Delivery | undefined> {
     if (!this.#ended) {
       const d = this.#sub.next();

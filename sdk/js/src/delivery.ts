@@ -36,7 +36,7 @@ export class Delivery<T = unknown, K extends string = string> {
   /** With it a state begins, the first one or another: at its mark keys that it did not have are gone. */
   readonly stateBegins: boolean;
   /** @internal */ lease: string | undefined;
-  /** @internal When the lease began, epoch ms. */ since: number;
+  /** @internal When the lease began. */ since: number;
   /** @internal About how many characters it had. */ readonly chars: number;
   /** @internal Names the event within its subscription. */ readonly spot: string;
   /** @internal Where the delivery is in its life. */ phase: "waiting" | "begun" | "handed" | "over" = "waiting";

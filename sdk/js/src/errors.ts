@@ -84,7 +84,11 @@ export function terminal(why: unknown): Error {
 
 /** The text of whatever was thrown. */
 export function messageOf(why: unknown): string {
-  return why instanceof Error ? why.message : String(why);
+  try {
+    return String(why instanceof Error ? why.message : why);
+  } catch { // an object without a prototype has no text, and a getter may throw
+    return "no text";
+  }
 }
 
 /** Who stays unaware of a failure has not asked for it: the promise counts as handled. */

@@ -1,4 +1,4 @@
-import { HubError, messageOf } from "./errors.ts";
+import { HubError, messageOf, type HubCode } from "./errors.ts";
 import type { WireProducer } from "./numbers.ts";
 
 /** A value that JSON.parse gives. */
@@ -86,9 +86,9 @@ export function encodePayload(payload: unknown): string {
 }
 
 /** Refuses a text with half of a surrogate pair, as a string has that was cut. */
-export function checkSurrogates(json: string): string {
+export function checkSurrogates(json: string, code: HubCode = "bad_event"): string {
   if (json.includes("\\ud") && loneSurrogate.test(json)) {
-    throw new HubError("bad_event", "the event has a lone surrogate, half of a character: call toWellFormed()");
+    throw new HubError(code, "a text has a lone surrogate: call toWellFormed()");
   }
   return json;
 }
@@ -97,6 +97,9 @@ export function checkSurrogates(json: string): string {
 export function snake(options: object): Record<string, unknown> {
   const out: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(options)) {
+    if (typeof value === "number" && !Number.isFinite(value)) { // JSON has null for it, and the hub would take the default
+      throw new HubError("bad_request", `${name} is ${value}`);
+    }
     if (value !== undefined) {
       out[name.replace(/[A-Z]/g, (c) => "_" + c.toLowerCase())] =
         nested.has(name) && typeof value === "object" && value !== null ? snake(value as object) : value as unknown;

@@ -8,13 +8,14 @@ import type { CursorPosition, EventRecord, SeekTarget } from "./types.ts";
 /** A method and a path, as docs/http.md has them. */
 export type Route = keyof Routes;
 
-/** What a call of a route is given. */
-export interface CallOptions<K extends Route> {
-  params?: Routes[K]["params"];
+type HasParams<K extends Route> = keyof Routes[K]["params"] extends never ? false : true;
+
+/** What a call of a route is given: the parts of its path, where it has some, cannot be left out. */
+export type CallOptions<K extends Route> = (HasParams<K> extends true ? { params: Routes[K]["params"] } : { params?: Routes[K]["params"] }) & {
   query?: Partial<Routes[K]["query"]>;
   body?: Routes[K]["body"];
   signal?: AbortSignal | undefined;
-}
+};
 
 interface Problem { code?: string; detail?: string; title?: string; index?: number; present?: number }
 
@@ -26,14 +27,16 @@ export class HttpApi<M extends TopicMap> {
   constructor(link: Link) { this.#link = link; }
 
   /** Calls a route: `call("GET /v1/topics/{topic}", { params: { topic } })`. */
-  async call<K extends Route>(route: K, options: CallOptions<K> = {}): Promise<Routes[K]["answer"]> {
+  async call<K extends Route>(route: K, ...[given]: HasParams<K> extends true ? [options: CallOptions<K>] : [options?: CallOptions<K>]): Promise<Routes[K]["answer"]> {
+    const options = (given ?? {}) as { params?: object; query?: object; body?: unknown; signal?: AbortSignal | undefined };
     this.#link.check();
     const [method = "", template = ""] = route.split(" ");
     const params = (options.params ?? {}) as Record<string, unknown>;
-    const path = template.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(params[name])));
-    const token = await this.#link.token();
+    const path = template.replace(/\{(\w+)\}/g, (_, name: string) => segmentOf(name, params[name]));
+    const signal = AbortSignal.any([this.#link.closing, ...(options.signal ? [options.signal] : [])]);
+    const token = await this.#link.token(signal);
     const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` };
-    const init: RequestInit = { method, headers, signal: AbortSignal.any([this.#link.closing, ...(options.signal ? [options.signal] : [])]) };
+    const init: RequestInit = { method, headers, signal };
     if (options.body !== undefined) {
       headers["content-type"] = "application/json";
       init.body = JSON.stringify(options.body);
@@ -122,6 +125,19 @@ export class HttpApi<M extends TopicMap> {
   /** @internal */
   async setCursor(topic: string, group: string, to: CursorPosition | SeekTarget): Promise<void> {
     await this.seek(topic, group, seekOf(to), { apply: true });
+  }
+}
+
+/** A part of a path. What would be a part of none, or name another route, is refused. */
+function segmentOf(name: string, value: unknown): string {
+  const text = typeof value === "number" ? String(value) : value;
+  if (typeof text !== "string" || /^\.{0,2}$/.test(text)) {
+    throw new HubError("bad_request", `a path can not have ${text === undefined ? "no" : `"${String(text)}" as`} ${name}: ${text === undefined ? "give it in params" : "fetch would take it for another path"}`);
+  }
+  try {
+    return encodeURIComponent(text);
+  } catch (cause) {
+    throw new HubError("bad_request", `${name} has a lone surrogate, half of a character: call toWellFormed()`, { cause });
   }
 }
 

@@ -24,6 +24,9 @@ export type Transformer<M extends TopicMap, P extends string> =
 /** A loop over deliveries; leaving it leaves the group. */
 export type Deliveries<D> = AsyncIterableIterator<D, undefined, undefined>;
 
+/** The topics and patterns of the options, whose deliveries have their own types too. */
+export interface MoreTopics<P extends string> { topics?: P[] }
+
 let Http: typeof HttpApi | undefined;
 
 /** Says what `hub.http` is. The package does so itself; in a page without a build step it is in a second file. */
@@ -122,7 +125,7 @@ export class Hub<M extends TopicMap> {
   }
 
   /** Joins a group, or without `group` follows a topic, and calls the handler for each delivery. */
-  async subscribe<P extends string>(topic: P, options: SubscribeOptions, handler: Handler<M, P>): Promise<Subscription> {
+  async subscribe<P extends string>(topic: P, options: SubscribeOptions & MoreTopics<P>, handler: Handler<M, P>): Promise<Subscription> {
     this.#check();
     const sub = new Subscription(this.#owner, topic, options);
     await sub.join(new Consumer(sub, this.#link, handler as unknown as AnyHandler));
@@ -130,7 +133,7 @@ export class Hub<M extends TopicMap> {
   }
 
   /** Consumes by a handler that returns events: these are published with the ack, in one step. */
-  async transform<P extends string>(topic: P, options: GroupOptions, transformer: Transformer<M, P>): Promise<Subscription> {
+  async transform<P extends string>(topic: P, options: GroupOptions & MoreTopics<P>, transformer: Transformer<M, P>): Promise<Subscription> {
     const prefixes = new Map<string, string>();
     return this.subscribe(topic, options, (async (d: Delivery) => {
       const events = await (transformer as unknown as (d: Delivery) => readonly Outgoing[] | Promise<readonly Outgoing[]>)(d);
@@ -148,7 +151,7 @@ export class Hub<M extends TopicMap> {
   }
 
   /** Joins a group, or without `group` follows a topic, as a loop; deliveries of a group are acked in it. */
-  deliveries<P extends string>(topic: P, options: SubscribeOptions = {}): Deliveries<DeliveryOf<M, TopicsOf<M, P>>> {
+  deliveries<P extends string>(topic: P, options: SubscribeOptions & MoreTopics<P> = {}): Deliveries<DeliveryOf<M, TopicsOf<M, P>>> {
     type D = DeliveryOf<M, TopicsOf<M, P>>;
     const sub = new Subscription(this.#owner, topic, options);
     const loop = new Loop(sub);
@@ -158,7 +161,7 @@ export class Hub<M extends TopicMap> {
     const it: Deliveries<D> = {
       [Symbol.asyncIterator]: () => it,
       next: async () => {
-        if (!joined) {
+        if (!joined && !loop.over) {
           this.#check();
           joined = sub.join(loop);
         }
@@ -168,6 +171,7 @@ export class Hub<M extends TopicMap> {
       },
       return: async () => {
         off();
+        loop.ended(undefined); // also one that has not begun
         if (joined) await sub.close();
         return { done: true, value: undefined };
       },
@@ -201,6 +205,7 @@ export class Hub<M extends TopicMap> {
   }
 
   #request(kind: Kind, frame: object, signal?: AbortSignal): Promise<HubFrame> {
+    if (signal?.aborted) return Promise.reject(abortReason(signal)); // it is not sent
     let r: Request;
     const answer = new Promise<HubFrame>((resolve, reject) => {
       r = this.#link.ask(kind, frame, (f, error) => { if (error) reject(error); else if (f) resolve(f); });

@@ -5,7 +5,7 @@
 import { HttpApi } from "./http.ts";
 import { Hub, provideHttp } from "./hub.ts";
 import { NodeFrames } from "./node.ts";
-import { provideFrames } from "./socket.ts";
+import { provideFrames } from "./platform.ts";
 import type { AnyTopics, TopicMap } from "./topics.ts";
 import type { ConnectOptions } from "./types.ts";
 
@@ -21,7 +21,7 @@ export type { DeliveryOf, NackOptions } from "./delivery.ts";
 export { HubError, retryAfter, terminal } from "./errors.ts";
 export type { HubCode, HubErrorDetails } from "./errors.ts";
 export { Hub } from "./hub.ts";
-export type { Deliveries, EventOf, Handler, Transformer } from "./hub.ts";
+export type { Deliveries, EventOf, Handler, MoreTopics, Transformer } from "./hub.ts";
 export { HttpApi } from "./http.ts";
 export type { CallOptions, Route } from "./http.ts";
 export type { LinkState, StateDetail } from "./link.ts";

@@ -1,3 +1,4 @@
+import { now } from "./clock.ts";
 import type { Delivery } from "./delivery.ts";
 import type { HubError } from "./errors.ts";
 import { leaseLost, type Verdicts } from "./verdicts.ts";
@@ -85,7 +86,7 @@ export class Leases {
 
   prolong(d: Delivery, ms: number | undefined): string | undefined {
     if (!this.#isHeld(d)) return undefined;
-    d.since = Date.now() + (ms === undefined ? 0 : ms - this.#ackTimeout);
+    d.since = now() + (ms === undefined ? 0 : ms - this.#ackTimeout);
     return d.lease;
   }
 
@@ -102,11 +103,11 @@ export class Leases {
   }
 
   #extend(): void {
-    const now = Date.now();
+    const at = now();
     const due: string[] = [];
     for (const d of this.#held.values()) {
-      if (d.lease === undefined || now - d.since < this.#ackTimeout / 2) continue;
-      d.since = now;
+      if (d.lease === undefined || at - d.since < this.#ackTimeout / 2) continue;
+      d.since = at;
       due.push(d.lease);
     }
     if (due.length > 0) this.#verdicts.keep(due, this.#ackTimeout);

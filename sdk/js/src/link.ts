@@ -1,9 +1,10 @@
 import { HubError, messageOf } from "./errors.ts";
-import { errorOf, type HubFrame } from "./frame.ts";
+import { checkSurrogates, errorOf, isLonger, type HubFrame } from "./frame.ts";
 import { forgotten, Numbers, producerWindow } from "./numbers.ts";
+import { webSocketClass } from "./platform.ts";
 import { Room } from "./room.ts";
 import { abortReason, onAbort } from "./signal.ts";
-import { Socket, webSocketClass } from "./socket.ts";
+import { Socket } from "./socket.ts";
 import { askToken, endOf, renewIn } from "./token.ts";
 import type { ConnectOptions, HubInfo } from "./types.ts";
 import { parseUrl, type HubUrl } from "./urls.ts";
@@ -63,6 +64,11 @@ export function pauseOf(error: HubError): number {
   return wait * (1 + Math.random() / 8);
 }
 
+/** Refuses a frame that is longer than the hub takes, with its corr and its end. */
+export function checkLength(text: string, limit: number): void {
+  if (isLonger(text, limit - 64)) throw new HubError("too_large", `the frame has more than ${limit} bytes: send less in one call`);
+}
+
 /** The connection to a hub, made again whenever it is lost, and the requests that are not answered. */
 export class Link {
   readonly room: Room;
@@ -104,11 +110,17 @@ export class Link {
   }
 
   warn(message: string, error?: unknown): void {
-    if (this.#options.warn) this.#options.warn(message, error);
-    else console.warn(`eventhub: ${message}`, ...(error === undefined ? [] : [messageOf(error)]));
+    const { warn } = this.#options;
+    try {
+      if (warn) { warn.call(this.#options, message, error); return; }
+    } catch (why) { // whoever warns goes on
+      error = why;
+    }
+    console.warn(`eventhub: ${message}`, ...(error === undefined ? [] : [messageOf(error)]));
   }
 
-  token(): Promise<string | undefined> { return askToken(this.#options.token); }
+  /** Asks for the token, until the client is closed or the signal aborts. */
+  token(signal = this.closing): Promise<string | undefined> { return askToken(this.#options.token, signal); }
 
   /** Makes the first connection. */
   async open(): Promise<void> {
@@ -143,6 +155,7 @@ export class Link {
     for (const url of [...this.#urls]) {
       try {
         const token = await this.token();
+        this.check();
         const socket = await Socket.open(cls, url.ws, { token, name: this.#options.name }, this.#numbers.id, this.#over.signal);
         if (this.#cause) {
           socket.drop("");
@@ -276,6 +289,14 @@ export class Link {
   /** Sends a frame, whose corr is given here, now or as soon as there is a connection. */
   ask(kind: Kind, frame: object, done: Request["done"]): Request {
     const r = { kind, text: JSON.stringify(frame).slice(0, -1), corr: 0, seq: undefined, sent: false, resent: false, done };
+    try {
+      // The hub could not say whose frame that was: it would be sent again and again.
+      checkSurrogates(r.text, "bad_request");
+      checkLength(r.text, this.info.limits.max_frame_bytes);
+    } catch (why) {
+      done(undefined, why as HubError);
+      return r;
+    }
     this.request(r);
     return r;
   }

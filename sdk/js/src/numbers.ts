@@ -55,6 +55,6 @@ export class Numbers {
 /** Why a publish whose number means nothing any more fails. */
 export function forgotten(sent: boolean | undefined): HubError {
   return new HubError("unknown_producer", sent
-    ? "nobody knows whether the events are published: the hub has forgotten the client, which was away for too long"
-    : "the events are not published: the hub numbers no publishes any more");
+    ? "nobody knows whether the events are published: the hub has forgotten the client"
+    : "the events are not published: the hub numbers no publishes");
 }

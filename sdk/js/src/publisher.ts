@@ -1,7 +1,7 @@
 import { HubError } from "./errors.ts";
-import { checkSurrogates, encodePayload, isLonger, snake, type HubFrame } from "./frame.ts";
+import { checkSurrogates, encodePayload, snake, type HubFrame } from "./frame.ts";
 import { identify, unnamed, type Identified } from "./identity.ts";
-import { Kind, pauseOf, type Link, type Request } from "./link.ts";
+import { checkLength, Kind, pauseOf, type Link, type Request } from "./link.ts";
 import { abortReason, onAbort } from "./signal.ts";
 import type { PublishOptions, Receipt, WaitOptions } from "./types.ts";
 
@@ -138,10 +138,8 @@ export class Sending implements Request {
 
   /** Throws what is wrong with it before it is sent. */
   begin(): void {
-    const link = this.#link, limit = link.info.limits.max_frame_bytes, signal = this.#signal;
-    if (isLonger(this.text, limit - 64)) {
-      throw new HubError("too_large", `the frame has more than the ${limit} bytes that the hub takes: publish less in one call`);
-    }
+    const link = this.#link, signal = this.#signal;
+    checkLength(this.text, link.info.limits.max_frame_bytes);
     if (signal?.aborted) throw abortReason(signal);
     if (link.room.take(this.#ids.length, this.text.length)) this.#enter();
     else link.room.wait(this.#ids.length, this.text.length, signal, () => { this.#enter(); }, this.#reject);

@@ -1,7 +1,9 @@
+import { now } from "./clock.ts";
 import { HubError, messageOf } from "./errors.ts";
 import { errorOf, type HubFrame } from "./frame.ts";
 import type { NodeFrames } from "./node.ts";
 import type { WireProducer } from "./numbers.ts";
+import { framesOf } from "./platform.ts";
 import type { HubInfo, WebSocketClass, WebSocketLike } from "./types.ts";
 
 /** The version of the protocol that the SDK speaks. */
@@ -11,26 +13,6 @@ const dialTimeout = 10_000;
 /** Silence after which the hub is asked for a sign of life, and further silence that means the loss. */
 const silence = 20_000;
 const answerWait = 10_000;
-
-/** The class of the package ws, once it is used. */
-let wsClass: WebSocketClass | undefined;
-let Frames: typeof NodeFrames | undefined;
-
-/** Has frames of the package ws sent and taken by themselves. The package says so; the file for pages does not. */
-export function provideFrames(frames: typeof NodeFrames): void { Frames = frames; }
-
-/** The class of WebSockets: in Node that of the package ws, which costs less than Node's own, if it is there. */
-export async function webSocketClass(given: WebSocketClass | undefined): Promise<WebSocketClass> {
-  const { WebSocket: own, process: node } = globalThis as { WebSocket?: WebSocketClass; process?: { versions?: { node?: string } } };
-  if (given ?? (own && !node?.versions?.node)) return given ?? (own as WebSocketClass);
-  const name = "ws"; // a variable: bundlers for pages must not look for it
-  try {
-    return wsClass ??= ((await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as { default: WebSocketClass }).default;
-  } catch (why) {
-    if (own) return own;
-    throw new HubError("unreachable", "this platform has no WebSocket: install the package ws, or use Node 22", { cause: why });
-  }
-}
 
 /** What a connection notifies of. */
 export interface SocketEvents {
@@ -46,7 +28,7 @@ export class Socket {
   producer: WireProducer | undefined;
   #ws: WebSocketLike;
   #events: SocketEvents | undefined;
-  #heard = Date.now();
+  #heard = now();
   #watch: ReturnType<typeof setInterval> | undefined;
   #gone: HubError | undefined;
   #frames: NodeFrames | undefined;
@@ -75,7 +57,7 @@ export class Socket {
     s.producer = answer.producer;
     if (s.info.protocol !== protocolVersion) {
       s.drop("another protocol");
-      throw new HubError("protocol", `the hub at ${url} speaks version ${s.info.protocol ?? "0"} of the protocol, this SDK ${protocolVersion}: use an SDK of the hub's version`);
+      throw new HubError("protocol", `the hub at ${url} speaks version ${s.info.protocol ?? "0"} of the protocol, this SDK ${protocolVersion}`);
     }
     return s;
   }
@@ -122,7 +104,7 @@ export class Socket {
     const ws = this.#ws;
     const message = (data: unknown): void => {
       if (this.#gone) return;
-      this.#heard = Date.now();
+      this.#heard = now();
       try {
         events.frame(this.#parse(data) as HubFrame, (data as string).length); // it throws where there is none
       } catch (cause) { // the hub's fault: what the program does runs elsewhere
@@ -130,7 +112,7 @@ export class Socket {
       }
     };
     ws.onmessage = (e: unknown) => { message((e as { data: unknown }).data); };
-    if (wsClass && ws.constructor === wsClass) this.#frames = Frames?.of(ws, message);
+    this.#frames = framesOf(ws, message);
     ws.onerror = () => undefined; // onclose follows
     ws.onclose = (e: unknown) => {
       this.#over();
@@ -139,11 +121,11 @@ export class Socket {
     };
     let asked = 0; // when a sign of life was asked for
     this.#watch = setInterval(() => {
-      const now = Date.now();
+      const at = now();
       if (this.#heard >= asked) asked = 0; // an answer may come within the same ms
-      if (asked > 0 && now - asked >= answerWait) this.fail(new HubError("unreachable", `the hub at ${this.url} has been silent for too long`));
-      else if (asked === 0 && now - this.#heard >= silence) {
-        asked = now;
+      if (asked > 0 && at - asked >= answerWait) this.fail(new HubError("unreachable", `the hub at ${this.url} is silent`));
+      else if (asked === 0 && at - this.#heard >= silence) {
+        asked = at;
         probe();
       }
     }, 5_000);

@@ -11,8 +11,8 @@ import type { PayloadOf, TopicMap, TopicName, TopicsOf } from "./topics.ts";
 import type { StateMark } from "./types.ts";
 
 /**
- * A key has another value. A callback that is slow, because it returns a promise, is told of the newest one: those
- * between the last that it was told and that are left out.
+ * A key has another value. Where it changed several times before the callback could be told, because the events came
+ * together or the callback is slow and returned a promise, it is told of the newest value alone.
  */
 export interface StateChange<T> {
   key: string;

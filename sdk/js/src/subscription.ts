@@ -1,7 +1,8 @@
+import { now } from "./clock.ts";
 import { Delivery, type NackOptions, type Settler } from "./delivery.ts";
 import { HubError, quiet } from "./errors.ts";
 import { snake, type HubFrame, type WireContext, type WireEvent } from "./frame.ts";
-import { Kind, type Link } from "./link.ts";
+import { Kind, type Link, type Request } from "./link.ts";
 import { Leases } from "./leases.ts";
 import { TailPosition } from "./position.ts";
 import { encodeEvents, Sending, type Outgoing } from "./publisher.ts";
@@ -58,6 +59,8 @@ export class Subscription implements Settler {
   #verdicts: Verdicts | undefined;
   #gaps = new Set<string>();
   #joined = false;
+  /** Takes the first SUBSCRIBE back, if it has no answer. */
+  #giveUp: () => void = () => undefined;
   #state: "open" | "draining" | "closed" = "open";
   #paused = false;
   #full = false;
@@ -98,11 +101,13 @@ export class Subscription implements Settler {
     try {
       await new Promise<void>((resolve, reject) => {
         this.#off = onAbort(signal, () => { reject(abortReason(signal)); void this.#finish(undefined); });
-        this.#link.ask(Kind.Subscribe, this.#frame(), (f, error) => {
+        const r: Request = this.#link.ask(Kind.Subscribe, this.#frame(), (f, error) => {
           if (error) { reject(error); return; }
           if (f) this.#begun(f);
           resolve();
         });
+        // Sent again over another connection, it would make a member that nobody is.
+        this.#giveUp = () => { if (this.#link.forget(r)) resolve(); };
       });
     } catch (why) {
       await this.#finish(undefined);
@@ -158,10 +163,11 @@ export class Subscription implements Settler {
 
   /** @internal */
   deliver(f: HubFrame, chars: number): void {
-    if (this.#state !== "open") return;
-    const now = Date.now();
-    if (f.events) for (const { event, ctx } of f.events) this.#take(event, ctx ?? {}, now, chars / f.events.length);
-    else if (f.event) this.#take(f.event, f.ctx ?? {}, now, chars);
+    // While it is drained, what comes is held, and goes back at the end: without that its attempts would be used up.
+    if (this.#state === "closed" || (this.#state === "draining" && !this.#leases)) return;
+    const at = now();
+    if (f.events) for (const { event, ctx } of f.events) this.#take(event, ctx ?? {}, at, chars / f.events.length);
+    else if (f.event) this.#take(f.event, f.ctx ?? {}, at, chars);
     else if (f.count !== undefined) {
       this.#position?.complete(this.topic, f);
       this.#queue.push({ topic: this.topic, offset: f.offset ?? 0, count: f.count });
@@ -309,7 +315,7 @@ export class Subscription implements Settler {
   async drain(options: { signal?: AbortSignal } = {}): Promise<void> {
     if (this.#state === "open") {
       this.#state = "draining";
-      this.lost(); // goes to other members without counting an attempt
+      // What waits stays ours, for a lease that runs out is an attempt; the end gives it to other members without that.
       if (!this.#leases) this.#queue.length = this.#head = 0;
       this.#receiver.ended(undefined);
     }
@@ -343,6 +349,7 @@ export class Subscription implements Settler {
     const was = this.#state;
     this.#state = "closed";
     this.#off();
+    this.#giveUp();
     this.#verdicts?.flush(); // what was said before goes first
     const { subs, partings } = this.#owner;
     if (subs.get(this.key) === this) {

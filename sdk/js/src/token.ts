@@ -1,4 +1,5 @@
 import { HubError, messageOf } from "./errors.ts";
+import { abortReason, orAbort } from "./signal.ts";
 import type { TokenSource } from "./types.ts";
 
 /** How long one question for a token may take, in ms. */
@@ -8,18 +9,19 @@ const leastRetry = 1_000;
 /** A timer far ahead would not notice that a machine has slept. */
 const longestRenewal = 24 * 3_600_000;
 
-/** Asks for the token, for so long at most. */
-export async function askToken(source: TokenSource | undefined): Promise<string | undefined> {
+/** Asks for the token, for so long at most, and until the signal aborts. */
+export async function askToken(source: TokenSource | undefined, signal: AbortSignal): Promise<string | undefined> {
   if (typeof source !== "function") return source;
   let timer: ReturnType<typeof setTimeout> | undefined;
   try {
-    return await Promise.race([
+    return await orAbort(Promise.race([
       source(),
       new Promise<never>((_, reject) => {
         timer = setTimeout(() => { reject(new Error(`no token came in ${tokenWait / 1000} s`)); }, tokenWait);
       }),
-    ]);
+    ]), signal);
   } catch (why) {
+    if (signal.aborted) throw abortReason(signal);
     throw new HubError("unreachable", `the function that gives tokens failed: ${messageOf(why)}`, { cause: why });
   } finally {
     clearTimeout(timer);

@@ -17,7 +17,7 @@ export function parseUrl(text: string): HubUrl {
   if (other === undefined) throw new HubError("bad_request", `"${text}" has no scheme of a hub: write ws://, wss://, http:// or https://`);
   // What is too much may be a secret, and is not repeated.
   if (u.username || u.password || u.search || u.hash) {
-    throw new HubError("bad_request", `the URL of ${u.host} has more than host, port and path: a token goes into the option token`);
+    throw new HubError("bad_request", `the URL of ${u.host} has more than host, port and path: use the option token`);
   }
   const path = u.pathname.replace(/\/$/, "").replace(/\/ws$/, "");
   return u.protocol.startsWith("ws")

@@ -5,6 +5,8 @@ import { Kind, type Link } from "./link.ts";
 interface Waiter { resolve(): void; reject(why: unknown): void }
 
 const maxLeases = 1000;
+/** The longest delay of a nack that the hub takes, in ms. */
+const maxDelay = 24 * 3_600_000;
 /** What the hub keeps of a reason, in bytes. */
 const maxReason = 1024;
 
@@ -66,7 +68,7 @@ export class Verdicts {
 
   nack(lease: string, why: unknown, verdict: NackOptions): Promise<void> {
     const { delayMs, terminal } = why instanceof VerdictError ? { ...why.verdict, ...verdict } : verdict;
-    return this.#one({ op: "NACK", lease, reason: why === undefined ? why : cut(messageOf(why)), delay_ms: delayMs, terminal }, "the nack had no effect");
+    return this.#one({ op: "NACK", lease, reason: why === undefined ? why : cut(messageOf(why)), delay_ms: delayMs && Math.ceil(Math.min(Math.max(delayMs, 0), maxDelay)), terminal }, "the nack had no effect");
   }
 
   extend(lease: string, ms: number | undefined): Promise<void> {

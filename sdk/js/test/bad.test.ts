@@ -73,8 +73,8 @@ test("a payload that is not JSON", async () => {
 test("a payload that is too large is refused before it is sent, and the connection stays", async () => {
   let lost = 0;
   c.on("connecting", () => lost++);
-  await assert.rejects(c.publish("large", "x".repeat(2 << 20)), says("too_large", /publish less/));
-  await assert.rejects(c.publish("large", "\u20ac".repeat(500_000)), says("too_large", /publish less/));
+  await assert.rejects(c.publish("large", "x".repeat(2 << 20)), says("too_large", /send less/));
+  await assert.rejects(c.publish("large", "\u20ac".repeat(500_000)), says("too_large", /send less/));
   await c.publish("large", "x".repeat(1 << 19));
   assert.equal(lost, 0);
 });
@@ -86,6 +86,72 @@ test("names and options that the hub refuses", async () => {
   await assert.rejects(c.subscribe("t", { group: "g", maxAttempts: 0 }, () => undefined), says("bad_request", /max_attempts/));
   await assert.rejects(c.subscribe("t", { group: "g", maxAtempts: 3 } as never, () => undefined), says("bad_request", /max_attempts/));
   await assert.rejects(c.http.call("GET /v1/topics/{topic}", { params: { topic: "nobody" } }), says("unknown_id", /nobody/));
+});
+
+test("an option that is no number is refused, and not left out", async () => {
+  await assert.rejects(c.delay("numbers", 1, new Date("tomorrow")), says("bad_request", /deliverAt is NaN/));
+  await assert.rejects(c.delay("numbers", 1, Infinity), says("bad_request", /delayMs is Infinity/));
+  await assert.rejects(c.publishBatch([{ topic: "numbers", payload: 1, ts: NaN }]), says("bad_request", /ts is NaN/));
+  await assert.rejects(c.subscribe("numbers", { from: "offset", offset: NaN }, () => undefined), says("bad_request", /offset is NaN/));
+  assert.equal((await c.publish("numbers", 1)).offset, 1);
+});
+
+test("a frame that the hub could not answer is refused before it is sent, and the connection stays", async () => {
+  const long = "x".repeat(2 << 20), half = "\ud800";
+  let lost = 0;
+  const off = c.on("connecting", () => { lost++; });
+  await assert.rejects(c.cancel("frames", long), says("too_large", /send less/));
+  await assert.rejects(c.subscribe("frames", { filter: `event.key == "${long}"` }, () => undefined), says("too_large", /send less/));
+  await assert.rejects(c.ack("frames", "g", half), says("bad_request", /lone surrogate/));
+  await assert.rejects(c.nack("frames", "g", "id", half), says("bad_request", /lone surrogate/));
+  await assert.rejects(c.subscribe("frames", { group: "g", filter: { key: half } }, () => undefined), says("bad_request", /lone surrogate/));
+  await c.publish("frames", 1);
+  assert.equal(lost, 0);
+  off();
+});
+
+test("a path that would be another one is not called", async () => {
+  for (const group of [".", "..", ""]) await assert.rejects(c.getCursor("paths", group), says("bad_request", /group/));
+  await assert.rejects(c.http.call("GET /v1/topics/{topic}/events/{id}", { params: { topic: "paths", id: ".." } }), says("bad_request", /id/));
+  await assert.rejects(c.http.call("GET /v1/topics/{topic}/state/{key}", { params: { topic: "paths", key: "\ud800" } }), says("bad_request", /key has a lone surrogate/));
+  await assert.rejects(c.http.call("DELETE /v1/topics/{topic}", {} as never), says("bad_request", /no topic/));
+});
+
+test("a signal that has aborted sends nothing, and one that aborts ends the attempt to connect at once", async () => {
+  const stopped = AbortSignal.abort(new Error("stopped"));
+  await c.delay("aborts", 1, 3_600_000, { id: "stays" });
+  await assert.rejects(c.cancel("aborts", "stays", { signal: stopped }), /stopped/);
+  await c.cancel("aborts", "stays"); // it is still there
+  const began = Date.now(), stop = new AbortController();
+  const asked = signal();
+  const attempt = hub.connect({ token: () => { asked.resolve(); return new Promise(() => undefined); }, signal: stop.signal });
+  await asked.promise;
+  stop.abort(new Error("no patience"));
+  await assert.rejects(attempt, /no patience/);
+  const server = createServer(); // takes connections, and says nothing
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  server.on("upgrade", () => undefined);
+  await assert.rejects(connect(`ws://127.0.0.1:${(server.address() as { port: number }).port}`, { signal: stopped }), /stopped/);
+  server.closeAllConnections();
+  server.close();
+  assert.ok(Date.now() - began < 4000, "the attempt went on");
+});
+
+test("whatever a handler throws is a nack, and the next event is handled", async () => {
+  const c2 = await hub.connect({ token: "secret" });
+  const left = signal();
+  const strange: unknown[] = [Object.create(null), { toString() { throw new Error("no text"); } }, Object.assign(new Error(), { message: Object.create(null) as string }), Symbol("s"), undefined];
+  const seen: unknown[] = [];
+  await c2.publishBatch([...strange.keys()].map((n) => ({ topic: "strange", payload: n })));
+  const s = await c2.subscribe("strange", { group: "g", from: "earliest", maxAttempts: 1 }, (d) => {
+    if (seen.push(d.payload) === strange.length) left.resolve();
+    throw strange[d.payload as number];
+  });
+  await Promise.race([left.promise, new Promise((r) => setTimeout(r, 3000))]);
+  assert.deepEqual(seen, [0, 1, 2, 3, 4]);
+  await s.drain();
+  await c2.close();
 });
 
 test("a handler that never ends does not keep drain from ending by its signal", async () => {
@@ -130,6 +196,29 @@ test("use after close, and what was not answered by then", async () => {
   await assert.rejects(c2.cancel("closing", "x"), says("closed", /connect again/));
   await assert.rejects(c2.http.call("GET /v1/topics"), says("closed", /connect again/));
   await c2.drain();
+});
+
+test("a warn that throws stops nobody", async () => {
+  let lost = 0;
+  const { warn } = console, said: string[] = [];
+  console.warn = (...text: string[]) => { said.push(...text); };
+  try {
+    const c2 = await hub.connect({ token: "secret", warn: () => { throw new Error("no log"); } }), seen: unknown[] = [], third = signal();
+    c2.on("connecting", () => { lost++; });
+    await c2.publishBatch([1, 2, 3].map((n) => ({ topic: "warns", payload: n })));
+    await c2.subscribe("warns", { from: "earliest" }, (d) => { if (seen.push(d.payload) === 3) third.resolve(); return Promise.reject(new Error("thrown")); });
+    await Promise.race([third.promise, new Promise((r) => setTimeout(r, 3000))]);
+    assert.deepEqual(seen, [1, 2, 3]);
+    const s = await c2.subscribe("warns", { group: "g", from: "latest" }, () => undefined);
+    await c2.http.call("DELETE /v1/topics/{topic}/groups/{group}", { params: { topic: "warns", group: "g" } });
+    await assert.rejects(s.closed, /has ended/);
+    assert.equal(await c2.getCursor("warns", "g"), null); // nobody has made it again
+    assert.equal(lost, 0);
+    assert.match(said.join(), /no log/);
+    await c2.close();
+  } finally {
+    console.warn = warn;
+  }
 });
 
 test("what a program throws in a callback is said and harms nothing", async () => {

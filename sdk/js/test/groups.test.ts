@@ -104,6 +104,66 @@ test("a lease is extended while a handler runs longer than it", async () => {
   await c2.close();
 });
 
+test("a handler keeps its event where the clock is set back", async () => {
+  const c2 = await hub.connect(), { now } = Date;
+  let attempt = 0;
+  const begun = signal(), release = signal();
+  const s = await c2.subscribe("set.back", { group: "g", from: "earliest", ackTimeoutMs: 1000, backoff: { minMs: 1, maxMs: 1 } }, async (d: Delivery) => { begun.resolve(); await release.promise; attempt = d.attempt; });
+  await c2.publish("set.back", 1);
+  await begun.promise;
+  try {
+    Date.now = () => now() - 3_600_000;
+    await new Promise((r) => setTimeout(r, 2600)); // the lease would have ended twice
+    release.resolve();
+    await s.drain();
+  } finally {
+    Date.now = now;
+  }
+  assert.equal(attempt, 1); // of a lease that ran out the event would have come again
+  assert.equal((await c2.getCursor("set.back", "g"))?.offset, 1);
+  await c2.close();
+});
+
+test("what waits while a subscription is drained goes to another member, and none of its attempts counts", async () => {
+  const c2 = await hub.connect(), options = { group: "g", from: "earliest", ackTimeoutMs: 1000, maxAttempts: 1, backoff: { minMs: 1, maxMs: 1 } } as const;
+  const begun = signal(), release = signal(), done = signal();
+  await c2.publishBatch([1, 2, 3].map((n) => ({ topic: "drained", payload: n })));
+  const s = await c2.subscribe("drained", options, async () => { begun.resolve(); await release.promise; });
+  await begun.promise;
+  const drained = s.drain();
+  await c2.publish("drained", 4);
+  await new Promise((r) => setTimeout(r, 2600)); // leases would have ended twice
+  release.resolve();
+  await drained;
+  const seen: unknown[] = [];
+  const next = await c2.subscribe("drained", options, (d: Delivery) => { if (seen.push([d.payload, d.attempt]) === 3) done.resolve(); });
+  await Promise.race([done.promise, new Promise((r) => setTimeout(r, 5000))]);
+  assert.deepEqual(seen, [[2, 1], [3, 1], [4, 1]]);
+  await next.drain();
+  assert.deepEqual(await all(c2.http.deadLetters("drained")), []);
+  await c2.close();
+});
+
+test("a delay that is no whole number, or too long, is one that the hub takes", async () => {
+  const c2 = await hub.connect(), delays = [0.5, 1.25, -3, NaN];
+  const done = signal(), began = Date.now();
+  const s = await c2.subscribe("fractions", { group: "g", from: "earliest", ackTimeoutMs: 30_000, backoff: { minMs: 1, maxMs: 1 } }, (d: Delivery) => {
+    const delay = delays[d.attempt - 1];
+    if (delay !== undefined) throw retryAfter(delay, new Error("not yet"));
+    done.resolve();
+  });
+  await c2.publish("fractions", 1);
+  await done.promise;
+  assert.ok(Date.now() - began < 15_000, "a nack was refused: the lease ran out");
+  await s.drain();
+  await c2.publish("fractions.long", 1);
+  for await (const d of c2.deliveries("fractions.long", { group: "g", from: "earliest" })) {
+    await d.nack(retryAfter(Infinity, new Error("never, or nearly")));
+    break;
+  }
+  await c2.close();
+});
+
 test("a loop acks by hand, and leaving it gives back what it did not settle", async () => {
   await c.publishBatch([1, 2, 3].map((n) => ({ topic: "loop", payload: n })));
   for await (const d of c.deliveries("loop", { group: "g", from: "earliest" })) {
@@ -127,6 +187,14 @@ test("a loop ends with the reason of its signal, and a subscription that is refu
     for await (const d of c.deliveries("loop2", { group: "g", from: "earliest", signal: stop.signal })) { await d.ack(); stop.abort(new Error("enough")); }
   })(), /enough/);
   await assert.rejects((async () => { for await (const d of c.deliveries("a..b", { group: "g" })) void d; })(), isCode("bad_topic"));
+});
+
+test("a loop that is left before it begins has no event, and is no member", async () => {
+  await c.publish("left", 1);
+  const it = c.deliveries("left", { group: "g", from: "earliest" });
+  assert.deepEqual(await it.return?.(), { done: true, value: undefined });
+  assert.deepEqual(await it.next(), { done: true, value: undefined });
+  assert.equal(await c.getCursor("left", "g"), null);
 });
 
 test("ack and nack by name, and d.cursor()", async () => {

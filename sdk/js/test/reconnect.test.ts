@@ -95,6 +95,65 @@ test("a handler keeps its event over a lost connection, and its verdict counts",
   await proxy.end();
 });
 
+test("a subscription that is drained over a lost connection keeps what its handler has", async () => {
+  const proxy = await Proxy.before(hub);
+  const c = await connect(proxy.url, quick), options = { group: "g", from: "earliest", backoff: { minMs: 1, maxMs: 1 } } as const;
+  const begun = signal(), release = signal(), seen: unknown[] = [];
+  await c.publish("drains", 1);
+  const s = await c.subscribe("drains", options, async (d) => { seen.push(d.payload); begun.resolve(); await release.promise; });
+  await begun.promise;
+  const d = await hub.connect(), before = Date.now(), drained = s.drain(), open = once(c, "open");
+  proxy.cut();
+  await open;
+  // It comes again, to the member of the new connection.
+  for (;;) {
+    const { members } = await d.http.call("GET /v1/topics/{topic}/groups/{group}", { params: { topic: "drains", group: "g" } });
+    if (members.length === 1 && members[0]?.in_flight === 1 && members[0].since_ts > before) break;
+    await new Promise((r) => setTimeout(r, 5));
+  }
+  await s.resume(); // its answer comes after the event
+  release.resolve();
+  await drained;
+  assert.equal((await d.getCursor("drains", "g"))?.offset, 1);
+  assert.deepEqual(seen, [1]);
+  await d.close();
+  await c.close();
+  await proxy.end();
+});
+
+test("a subscription that was given up before its answer is no member of a later connection", async () => {
+  const proxy = await Proxy.before(hub);
+  const c = await connect(proxy.url, quick), d = await hub.connect();
+  await c.publish("given.up", 1);
+  const away = once(c, "connecting");
+  proxy.refuses = true;
+  proxy.cut();
+  await away;
+  const stop = new AbortController();
+  const given = c.subscribe("given.up", { group: "a", from: "earliest", signal: stop.signal }, () => undefined);
+  stop.abort(new Error("given up"));
+  await assert.rejects(given, /given up/);
+  let open = once(c, "open");
+  proxy.refuses = false;
+  await open;
+  proxy.mute = true; // the SUBSCRIBE arrives, its answer does not
+  const loop = c.deliveries("given.up", { group: "b", from: "earliest" }), first = loop.next();
+  while (await d.getCursor("given.up", "b") === null) await new Promise((r) => setTimeout(r, 5));
+  void loop.return?.();
+  assert.deepEqual(await first, { done: true, value: undefined });
+  open = once(c, "open");
+  proxy.cut();
+  proxy.mute = false;
+  await open;
+  await c.publish("given.up", 2); // what was sent again is answered before
+  assert.equal(await d.getCursor("given.up", "a"), null);
+  const { groups } = await d.http.call("GET /v1/groups", { query: { topic: "given.up" } });
+  assert.deepEqual(groups.flatMap((g) => g.members), []);
+  await d.close();
+  await c.close();
+  await proxy.end();
+});
+
 test("an ack that was lost is said again", async () => {
   const proxy = await Proxy.before(hub);
   const c = await connect(proxy.url, quick);

@@ -1,5 +1,5 @@
 // What the types promise, judged by tsc alone: nothing here runs.
-import { connect, type AnyTopics, type DeliveryOf, type Hub, type Matches, type TopicsOf } from "../src/index.ts";
+import { connect, type AnyTopics, type DeliveryOf, type GroupOptions, type Hub, type Matches, type TopicsOf } from "../src/index.ts";
 
 type Equal<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 function is<T extends true>(): T | undefined { return undefined; }
@@ -48,6 +48,11 @@ export async function typed(hub: Hub<Topics>): Promise<void> {
     is<Equal<typeof d.payload, Order | { id: number; by: string }>>();
     if (d.topic === "orders.paid") is<Equal<typeof d.payload.by, string>>();
   });
+  // The other topics of the options come too.
+  await hub.subscribe("orders.placed", { group: "g", topics: ["orders.paid"] }, (d) => { is<Equal<typeof d.topic, "orders.placed" | "orders.paid">>(); });
+  for await (const d of hub.deliveries("orders.paid", { topics: ["process.*"] })) is<Equal<typeof d.topic, "orders.paid" | "process.state">>();
+  const options: GroupOptions = { group: "g" };
+  await hub.subscribe("orders.paid", options, (d) => { is<Equal<typeof d.topic, keyof Topics>>(); });
   // @ts-expect-error conflate is for live tails
   await hub.subscribe("orders.placed", { group: "g", conflate: { everyMs: 100 } }, () => undefined);
   // @ts-expect-error a live tail has no attempts
@@ -57,6 +62,9 @@ export async function typed(hub: Hub<Topics>): Promise<void> {
   // @ts-expect-error the result is of another type
   await hub.transform("orders.placed", { group: "g" }, () => [{ topic: "orders.paid", payload: { id: "x" } }]);
   for await (const e of hub.http.replay("orders.placed")) is<Equal<typeof e.payload, Order>>();
+  await hub.http.call("GET /v1/topics");
+  // @ts-expect-error the path has a topic
+  await hub.http.call("GET /v1/topics/{topic}");
   const page = await hub.http.call("GET /v1/topics/{topic}", { params: { topic: "orders.placed" } });
   is<Equal<typeof page.head, number>>();
   // @ts-expect-error there is no such route
