@@ -2,8 +2,10 @@ package tail
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"eventhub"
@@ -59,13 +61,30 @@ func (ts *Tails) knows(ctx context.Context, text string) (known, error) {
 	}
 	newest := known{lives.Newest, lives.Eras[len(lives.Eras)-1].ID, max(0, ts.clock.Wall().Add(-knownMargin).UnixMilli())}
 	if text == "" {
+		ts.given.raise(newest.at)
 		return newest, nil
 	}
 	k, err := parseKnown(text)
 	if err != nil {
 		return known{}, err
 	}
+	if k.at > ts.begun && k.at > ts.given.latest() && slices.ContainsFunc(lives.Eras, func(e store.Era) bool { return e.ID == k.era }) {
+		k.at = ts.begun
+	}
 	return k.in(lives, newest), nil
+}
+
+// given is the latest time that a run of the hub has given to a tail that began. A later one is of a run before, by a clock that
+// was ahead: of the hub that led until then, or before somebody set it. All that the tail has missed since is of
+// this run, or was committed by that clock. So it goes on where this run began: rather events
+// again, where the clock went back over them, than without those that were committed meanwhile.
+type given struct{ at atomic.Int64 }
+
+func (g *given) latest() int64 { return g.at.Load() }
+
+func (g *given) raise(to int64) {
+	for at := g.at.Load(); at < to && !g.at.CompareAndSwap(at, to); at = g.at.Load() {
+	}
 }
 
 // in returns what the tail knows of this store. Where both went apart since, by a crash or

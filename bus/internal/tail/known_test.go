@@ -152,3 +152,49 @@ func TestTailAtTheLatestContinues(t *testing.T) {
 		equal(t, "without a time", again(o), map[string][]uint64{})
 	})
 }
+
+// TestTailOfAClockAhead: a tail that began at a hub whose clock was ahead, and goes on at one whose clock is
+// right, as after a takeover, has what was published in between, and nothing from before.
+func TestTailOfAClockAhead(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := tailOpts("s.*")
+		again := func(known string) (next string, got []uint64) {
+			t.Helper()
+			in := &knower{inbox: &inbox{Room: -1}}
+			o.Known = known
+			sub, err := r.tails.Open(context.Background(), o, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			sub.Drop(0)
+			for _, d := range in.Take() {
+				got = append(got, d.Offset)
+			}
+			return in.known[0], got
+		}
+		r.publish("s.a", 1, 2)
+		time.Sleep(time.Hour)
+		first, got := again("")
+		equal(t, "at first", got, nil)
+		r.restart()
+		time.Sleep(time.Second)
+		r.publish("s.a", 3, 2)
+		k, err := parseKnown(first)
+		equal(t, "error", err, nil)
+		for _, ahead := range []time.Duration{3 * time.Second, time.Hour} {
+			next, got := again(known{k.life, k.era, k.at + ahead.Milliseconds()}.String())
+			equal(t, "after a clock ahead", got, []uint64{3, 4})
+			_, got = again(next)
+			equal(t, "and again", got, []uint64{3, 4})
+		}
+		// Who began here has nothing from before that.
+		time.Sleep(time.Hour)
+		own, _ := again("")
+		_, got = again(own)
+		equal(t, "of this run", got, nil)
+		// In another hub the time is all that counts.
+		_, got = again(known{k.life, k.era + 1, k.at + 3*time.Hour.Milliseconds()}.String())
+		equal(t, "of another hub", got, nil)
+	})
+}

@@ -98,6 +98,8 @@ type Tails struct {
 	logs  *topiclog.Logs
 	sched *sched.Scheduler
 	clock *sched.Clock
+	begun int64 // by the wall clock, epoch ms: no commit of this run is before it, unless that is set back
+	given given
 
 	mu     sync.RWMutex
 	closed error // why no tail is opened any more
@@ -122,7 +124,7 @@ const loadsAtOnce = 2
 // New returns a bus's tails, of which there are none yet.
 func New(o Options) *Tails {
 	return &Tails{
-		opts: o, store: o.Store, log: o.Logger, logs: o.Logs, sched: o.Scheduler, clock: o.Clock,
+		opts: o, store: o.Store, log: o.Logger, logs: o.Logs, sched: o.Scheduler, clock: o.Clock, begun: o.Clock.Wall().UnixMilli(),
 		tails: make(map[*Tail]struct{}), byPattern: make(map[string]*patternTails), topics: make(map[string]*sharedTopic),
 		revisions: make(map[string]uint64), run: rand.Uint64(),
 		loading: make(chan struct{}, loadsAtOnce), states: budget.New(o.StateBytes),
