@@ -36,7 +36,9 @@ const (
 func (s *subscription) deliver(batch []eventhub.Delivery) {
 	s.delivering.Lock()
 	defer s.delivering.Unlock()
-	if s.closed.Load() {
+	ended := s.closed.Load()
+	k, keeps := s.receiver.(*keeper)
+	if ended && !keeps {
 		return
 	}
 	s.advance(batch)
@@ -48,6 +50,10 @@ func (s *subscription) deliver(batch []eventhub.Delivery) {
 		if batch[i].Gap != nil && s.position != nil {
 			s.logGap(*batch[i].Gap)
 		}
+	}
+	if ended {
+		k.retain(batch)
+		return
 	}
 	taken := 0
 	if len(s.held) == 0 {

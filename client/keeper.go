@@ -82,6 +82,14 @@ func (k *keeper) Deliver(batch []eventhub.Delivery) int {
 	return taken
 }
 
+// retain holds what comes while the client is drained, until the handlers are done and the group is
+// left. No handler gets it: a lease that ran out meanwhile would count as an attempt that nobody made. What
+// comes again because a connection was lost is for the handler that has it.
+func (k *keeper) retain(batch []eventhub.Delivery) {
+	k.note(batch, time.Now())
+	k.forgetPassed(batch)
+}
+
 // forgetPassed forgets what is not offered again.
 func (k *keeper) forgetPassed(batch []eventhub.Delivery) {
 	k.mu.Lock()
