@@ -1,3 +1,4 @@
+import { now } from "./clock.ts";
 import { HubError, messageOf } from "./errors.ts";
 import { checkSurrogates, errorOf, isLonger, type HubFrame } from "./frame.ts";
 import { forgotten, Numbers, producerWindow } from "./numbers.ts";
@@ -78,6 +79,9 @@ export class Link {
   #socket: Socket | undefined;
   /** Requests are gathered, and go out in their order. */
   #attaching = false;
+  /** Tries since a connection that lasted, and when the last one began. */
+  #tries = 0;
+  #since = 0;
   #pending = new Map<number, Request>();
   #corr = 0;
   #numbers = new Numbers();
@@ -175,6 +179,7 @@ export class Link {
 
   #attach(socket: Socket, token: string | undefined): void {
     this.#socket = socket;
+    this.#since = now();
     this.#token = token;
     this.info = socket.info;
     socket.start({
@@ -214,10 +219,10 @@ export class Link {
 
   async #reconnect(lost: HubError): Promise<void> {
     const { minMs = 100, maxMs = this.#urls[1] ? 1000 : 10_000 } = this.#options.backoff ?? {};
-    for (let attempt = 0; !this.#cause; attempt++) {
-      this.#tell("connecting", { error: lost, attempt });
-      const most = Math.min(maxMs, minMs * 2 ** Math.min(attempt, 20));
-      const wait = most / 2 + Math.random() * most / 2;
+    if (now() - this.#since > maxMs) this.#tries = 0;
+    while (!this.#cause) {
+      this.#tell("connecting", { error: lost, attempt: this.#tries });
+      const wait = Math.min(maxMs, minMs * 2 ** this.#tries++) * (1 + Math.random()) / 2;
       await this.sleep(lost.code === "rate_limited" ? Math.max(wait, pauseOf(lost)) : wait);
       if (this.#cause) return;
       try {

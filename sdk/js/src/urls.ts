@@ -14,7 +14,7 @@ export function parseUrl(text: string): HubUrl {
     throw new HubError("bad_request", `"${text}" is no URL: write ws://host:port`);
   }
   const other = schemes.get(u.protocol);
-  if (other === undefined) throw new HubError("bad_request", `"${text}" has no scheme of a hub: write ws://, wss://, http:// or https://`);
+  if (other === undefined) throw new HubError("bad_request", `"${text}" has no scheme of a hub: write ws:// or wss://`);
   // What is too much may be a secret, and is not repeated.
   if (u.username || u.password || u.search || u.hash) {
     throw new HubError("bad_request", `the URL of ${u.host} has more than host, port and path: use the option token`);
