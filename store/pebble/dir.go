@@ -183,7 +183,7 @@ func readFormat(fsys vfs.FS, dir string) (format dirFormat, err error) {
 		return dirFormat{}, fmt.Errorf("%w: %s in %s reads %q", ErrFormat, formatFile, dir, content)
 	}
 	if format.version < firstVersion || format.version > formatVersion {
-		return dirFormat{}, fmt.Errorf("%w: %s has format %d; this program reads format %d", ErrFormat, dir, format.version, formatVersion)
+		return dirFormat{}, fmt.Errorf("%w: %s has format %d; this program reads formats %d to %d", ErrFormat, dir, format.version, firstVersion, formatVersion)
 	}
 	return format, nil
 }

@@ -221,8 +221,8 @@ func TestOpenOtherFormat(t *testing.T) {
 		content string
 		want    []string
 	}{
-		{"eventhub-pebble 7\n", []string{"format 7", "format 6"}},
-		{"eventhub-pebble 0\n", []string{"format 0", "format 6"}},
+		{"eventhub-pebble 7\n", []string{"format 7", "formats 1 to 6"}},
+		{"eventhub-pebble 0\n", []string{"format 0", "formats 1 to 6"}},
 		{"eventhub-pebble\n", []string{`"eventhub-pebble\n"`}},
 		{"eventhub-pebble one\n", []string{`"eventhub-pebble one\n"`}},
 		{"", []string{`""`}},
