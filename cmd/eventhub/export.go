@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -101,12 +102,15 @@ func (d *destination) open(cmd *cobra.Command) error {
 	there, err := os.Stat(d.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Lstat(d.name); err == nil {
+			return usageError{fmt.Errorf("%s is a link to what is not there", d.name)}
+		}
 	case err != nil:
 		return usageError{err}
 	case there.IsDir():
 		return usageError{fmt.Errorf("%s is a directory", d.name)}
 	case !there.Mode().IsRegular():
-		d.file, err = os.OpenFile(d.name, os.O_WRONLY, 0)
+		d.file, err = openDirect(cmd.Context(), d.name)
 		d.w, d.direct = d.file, true
 		if err == nil {
 			d.terminal = output.IsTerminal(d.file)
@@ -128,6 +132,30 @@ func (d *destination) open(cmd *cobra.Command) error {
 		}
 	}
 	return err
+}
+
+// openDirect opens what is no regular file. A named pipe is opened when somebody reads from it, which is waited for
+// until ctx ends.
+func openDirect(ctx context.Context, name string) (*os.File, error) {
+	type opened struct {
+		f   *os.File
+		err error
+	}
+	done := make(chan opened)
+	go func() {
+		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		select {
+		case done <- opened{f, err}:
+		case <-ctx.Done():
+			_ = f.Close() // also where there is none
+		}
+	}()
+	select {
+	case o := <-done:
+		return o.f, o.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("interrupted before somebody has read from %s", name)
+	}
 }
 
 // close ends the file: under its name where err is nil, and otherwise not at all.
