@@ -209,6 +209,11 @@ func (a *Admin) send(ctx context.Context, token, url string, t *transmission) (_
 	if err != nil {
 		return nil, got.Load(), bare(err)
 	}
+	if ctx.Err() != nil {
+		// A server that sees the end of the connection first ends its handler, and what that leaves is no answer of the hub.
+		answer.Body.Close()
+		return nil, true, context.Cause(ctx)
+	}
 	return answer, true, nil
 }
 
