@@ -173,7 +173,7 @@ func TestEraseKeyWhateverTheIndex(t *testing.T) {
 				}
 				for done := status == store.Indexing; !done; {
 					var err error
-					if _, done, err = r.store.IndexKeys(ctx, topic); err != nil {
+					if _, done, err = r.store.IndexKeys(ctx, topic, nil); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -205,7 +205,7 @@ func TestIndexGoesOnAfterARestart(t *testing.T) {
 		if err := r.bus.removeEvents(ctx, store.Unit{Topics: []store.TopicChange{{Topic: "t", Index: store.StartIndex}}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, done, err := r.store.IndexKeys(ctx, "t"); done || err != nil {
+		if _, done, err := r.store.IndexKeys(ctx, "t", nil); done || err != nil {
 			t.Fatal(done, err)
 		}
 		if _, err := r.store.Latest(ctx, "t", "k", 0); !errors.Is(err, store.ErrNotIndexed) {

@@ -54,15 +54,19 @@ const (
 	DropIndex
 )
 
+// Pause is called by a step between its parts, while no commit waits for it, so that others get on. It ends with ctx.
+type Pause func(ctx context.Context)
+
 // Indexes is the role that builds the key index of topics.
 type Indexes interface {
 	// IndexKeys adds some of the events that were there before StartIndex, whose commit must be
 	// durable, and says how far it is, and whether the index is ready now; for a topic whose index
-	// is not being built there is nothing to do, and done is true. A call does little. It may
+	// is not being built there is nothing to do, and done is true. A call takes some seconds at most, and what pause takes, which it
+	// calls every few milliseconds where nothing waits for the step; nil for no pauses. It may
 	// be called during Commits and Starts, which do not wait for it. After a crash it goes on
 	// about where it was: the index of a topic may be Indexing again that was Indexed. An
 	// error is of what could not be read, or has ErrBroken.
-	IndexKeys(ctx context.Context, topic string) (p IndexProgress, done bool, err error)
+	IndexKeys(ctx context.Context, topic string, pause Pause) (p IndexProgress, done bool, err error)
 
 	// TopicsIndexed returns the names of the topics whose index has that status, in byte order.
 	TopicsIndexed(ctx context.Context, status IndexStatus) ([]string, error)

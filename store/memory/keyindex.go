@@ -32,7 +32,7 @@ func (t *topic) changeIndex(ch store.IndexChange) {
 }
 
 // IndexKeys implements store.Indexes.
-func (s *Store) IndexKeys(ctx context.Context, topic string) (p store.IndexProgress, done bool, err error) {
+func (s *Store) IndexKeys(ctx context.Context, topic string, _ store.Pause) (p store.IndexProgress, done bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return p, false, err
 	}

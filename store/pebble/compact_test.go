@@ -118,7 +118,7 @@ func (run *compactRun) step() {
 		}
 	case k > 10 && run.last > 0:
 		mustRemove(run, run.store, store.TopicChange{Topic: "t", Index: store.StartIndex})
-		if _, _, err := run.store.IndexKeys(context.Background(), "t"); err != nil {
+		if _, _, err := run.store.IndexKeys(context.Background(), "t", nil); err != nil {
 			run.Fatal(err)
 		}
 	case k < 4:

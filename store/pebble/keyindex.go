@@ -64,7 +64,7 @@ var keyIndexSizes = indexSizes{step: 1 << 30, keys: 4 << 20, least: 256 << 10, m
 const (
 	sortedEntryBytes = 8
 	sortedKeyBytes   = 100
-	// looksAfter is after how many events a step looks at whether it is still wanted.
+	// looksAfter is after how many events a step pauses, and looks at whether it is still wanted.
 	looksAfter = 4096
 )
 
@@ -183,19 +183,19 @@ func (r indexRow) progress(horizon uint64) store.IndexProgress {
 }
 
 // IndexKeys implements store.Indexes.
-func (s *Store) IndexKeys(ctx context.Context, topic string) (p store.IndexProgress, done bool, err error) {
+func (s *Store) IndexKeys(ctx context.Context, topic string, pause store.Pause) (p store.IndexProgress, done bool, err error) {
 	if err := s.enter(ctx); err != nil {
 		return p, false, err
 	}
 	defer s.leave()
-	if p, done, err = s.indexSome(ctx, topic); err != nil {
+	if p, done, err = s.indexSome(ctx, topic, pause); err != nil {
 		return p, false, fmt.Errorf("store/pebble: index the keys of topic %q: %w", topic, err)
 	}
 	return p, done, nil
 }
 
 // indexSome is one step.
-func (s *Store) indexSome(ctx context.Context, topic string) (p store.IndexProgress, done bool, err error) {
+func (s *Store) indexSome(ctx context.Context, topic string, pause store.Pause) (p store.IndexProgress, done bool, err error) {
 	s.sweeper.stepping.Lock()
 	defer s.sweeper.stepping.Unlock()
 	t, err := s.published(topic)
@@ -208,7 +208,7 @@ func (s *Store) indexSome(ctx context.Context, topic string) (p store.IndexProgr
 	if s.keySorter == nil {
 		s.keySorter = &keySorter{keys: make(map[string]int32)}
 	}
-	run := indexRun{s: s, topic: t, changes: t.keys.changes.Load(), isOpen: true, keySorter: s.keySorter}
+	run := indexRun{s: s, topic: t, changes: t.keys.changes.Load(), isOpen: true, pause: pause, keySorter: s.keySorter}
 	run.reset()
 	if run.row, err = s.loadIndexRow(t.id); err != nil {
 		return p, false, err
@@ -233,7 +233,16 @@ type indexRun struct {
 	row     indexRow
 	isOpen  bool // the index was not changed since it began
 	isDone  bool // nothing is left but to say so
+	pause   store.Pause
 	*keySorter
+}
+
+// breathe is called after each part of a step.
+func (r *indexRun) breathe(ctx context.Context) error {
+	if r.pause != nil && !r.s.sweeper.stepping.isAwaited() {
+		r.pause(ctx)
+	}
+	return ctx.Err()
 }
 
 // keySorter sorts entries. A step leaves it to the next one, because most of the work is to make it.
@@ -286,8 +295,10 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 			r.row.next = offset
 			break
 		}
-		if seen++; seen%looksAfter == 0 && ctx.Err() != nil {
-			return ctx.Err()
+		if seen++; seen%looksAfter == 0 {
+			if err := r.breathe(ctx); err != nil {
+				return err
+			}
 		}
 		if gone.hides(offset) {
 			continue
@@ -370,7 +381,7 @@ func (r *indexRun) writeBatches(ctx context.Context) error {
 		if err := r.apply(batch); err != nil || !r.isOpen {
 			return err
 		}
-		if err := ctx.Err(); err != nil {
+		if err := r.breathe(ctx); err != nil {
 			return err
 		}
 		batch.Reset()

@@ -48,7 +48,7 @@ func BenchmarkIndexKeys(b *testing.B) {
 		change(store.StartIndex)
 		for done := false; !done; {
 			var err error
-			if _, done, err = s.IndexKeys(context.Background(), "t"); err != nil {
+			if _, done, err = s.IndexKeys(context.Background(), "t", nil); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -68,8 +68,10 @@ func (r *indexRun) writeTables(ctx context.Context) (err error) {
 		if err := w.add(key); err != nil {
 			return err
 		}
-		if written++; written%looksAfter == 0 && ctx.Err() != nil {
-			return ctx.Err()
+		if written++; written%looksAfter == 0 {
+			if err := r.breathe(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	if err := w.finish(); err != nil {

@@ -144,7 +144,7 @@ func TestDropBesideTables(t *testing.T) {
 					}
 				}
 			}
-			if _, done, err := s.IndexKeys(context.Background(), "t"); !done || err != nil {
+			if _, done, err := s.IndexKeys(context.Background(), "t", nil); !done || err != nil {
 				t.Errorf("IndexKeys: %v, %v", done, err)
 			}
 			if called != 1 {
@@ -181,7 +181,7 @@ func TestIndexOnAFullDisk(t *testing.T) {
 			startIndex(t, s)
 			fault.on.Store(true)
 			for range 2 {
-				if _, done, err := s.IndexKeys(context.Background(), "t"); done || !errors.Is(err, errorfs.ErrInjected) {
+				if _, done, err := s.IndexKeys(context.Background(), "t", nil); done || !errors.Is(err, errorfs.ErrInjected) {
 					t.Errorf("IndexKeys: %v, %v", done, err)
 				}
 				if left := keyTablesOn(t, mem); len(left) > 0 {
@@ -223,7 +223,7 @@ func TestIndexWriteErrors(t *testing.T) {
 			u := &store.Unit{Appends: []store.Append{keyedEvent(layout.IDRoom, "k1", `1`)}}
 			u.Appends[0].ID, u.Appends[0].NewID = "", true
 			committed := s.Commit(context.Background(), []*store.Unit{u}, true)
-			_, _, err := s.IndexKeys(context.Background(), "t")
+			_, _, err := s.IndexKeys(context.Background(), "t", nil)
 			if isBroken := s.faults.err() != nil; isBroken && !errors.Is(err, store.ErrBroken) || !isBroken && committed != nil {
 				t.Errorf("write %d: Commit %v, IndexKeys %v; the store is broken: %v", k, committed, err, isBroken)
 			}
@@ -289,11 +289,46 @@ func TestStepGivesWay(t *testing.T) {
 		if waits {
 			s.sweeper.stepping.waiting.Add(1)
 		}
-		p, done, err := s.IndexKeys(context.Background(), "t")
+		p, done, err := s.IndexKeys(context.Background(), "t", nil)
 		if want := map[bool]uint64{false: 50, true: 10}[waits]; p.Done != want || done == waits || err != nil {
 			t.Errorf("somebody waits, %v: %d of %d are done, %v, %v; want %d", waits, p.Done, p.Total, done, err, want)
 		}
 		s.sweeper.stepping.waiting.Store(0)
+		mustIndex(t, s, "t")
+		checkIndexes(t, s)
+		mustClose(t, s)
+	}
+}
+
+// TestStepPauses: a step calls pause while it reads and while it writes, tables or batches, unless a sweep waits for its end; one that is
+// given up in a pause says so, and does nothing more.
+func TestStepPauses(t *testing.T) {
+	for _, tables := range []bool{false, true} {
+		s := mustOpen(t, onMem(t, vfs.NewMem()))
+		publishKeyed(t, s, 2*looksAfter+1)
+		startIndex(t, s)
+		if s.indexSizes.tables = 1 << 30; tables {
+			s.indexSizes.tables = 1
+		}
+		ctx, giveUp := context.WithCancel(context.Background())
+		if _, done, err := s.IndexKeys(ctx, "t", func(context.Context) { giveUp() }); done || !errors.Is(err, context.Canceled) {
+			t.Errorf("a step that was given up: %v, %v", done, err)
+		}
+		for _, waits := range []bool{true, false} {
+			if s.sweeper.stepping.waiting.Store(0); waits {
+				s.sweeper.stepping.waiting.Store(1)
+			}
+			paused := 0
+			_, _, err := s.IndexKeys(context.Background(), "t", func(context.Context) { paused++ })
+			if err != nil || (paused > 0) == waits || !waits && paused < 3 {
+				t.Errorf("tables %v, somebody waits %v: %d pauses, %v", tables, waits, paused, err)
+			}
+			if waits {
+				s.sweeper.stepping.waiting.Store(0)
+				mustRemove(t, s, store.TopicChange{Topic: "t", Index: store.DropIndex})
+				startIndex(t, s)
+			}
+		}
 		mustIndex(t, s, "t")
 		checkIndexes(t, s)
 		mustClose(t, s)

@@ -157,7 +157,7 @@ func mustIndex(t testing.TB, s *Store, topic string) {
 	mustRemove(t, s, store.TopicChange{Topic: topic, Index: store.StartIndex})
 	for done := false; !done; {
 		var err error
-		if _, done, err = s.IndexKeys(context.Background(), topic); err != nil {
+		if _, done, err = s.IndexKeys(context.Background(), topic, nil); err != nil {
 			t.Fatalf("IndexKeys: %v", err)
 		}
 	}

@@ -311,7 +311,7 @@ func (run *takeoverRun) loseAnswer(has bool) (numbered *store.Unit) {
 	case 1: // what is no commit, if there is any
 		for try := 0; err == nil && try < 10; try++ {
 			run.clock.ms += pieceWait.Milliseconds()
-			_, _, err = run.store.IndexKeys(ctx, "t")
+			_, _, err = run.store.IndexKeys(ctx, "t", nil)
 			if err == nil {
 				_, err = run.store.Sweep(ctx)
 			}

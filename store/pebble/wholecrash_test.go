@@ -300,7 +300,7 @@ func (run *wholeRun) overlap() {
 
 // work is that of the store beside commits.
 func (run *wholeRun) work() {
-	if _, _, err := run.store.IndexKeys(context.Background(), "t"); err != nil {
+	if _, _, err := run.store.IndexKeys(context.Background(), "t", nil); err != nil {
 		run.Error(err)
 	}
 	if _, _, err := run.store.Compact(context.Background(), "t"); err != nil && !errors.Is(err, store.ErrNotIndexed) {

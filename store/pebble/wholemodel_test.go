@@ -226,7 +226,7 @@ func (st *wholeState) indexDiffers(s *Store, is store.IndexStatus, rng *rand.Ran
 	}
 	for done := false; st.isIndexed && !done; {
 		var err error
-		if _, done, err = s.IndexKeys(ctx, "t"); err != nil {
+		if _, done, err = s.IndexKeys(ctx, "t", nil); err != nil {
 			return err.Error()
 		}
 	}

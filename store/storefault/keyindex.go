@@ -7,9 +7,9 @@ import (
 )
 
 // IndexKeys implements store.Indexes.
-func (s *Store) IndexKeys(ctx context.Context, topic string) (p store.IndexProgress, done bool, err error) {
+func (s *Store) IndexKeys(ctx context.Context, topic string, pause store.Pause) (p store.IndexProgress, done bool, err error) {
 	err = s.enter(Call{Op: IndexKeys, Topic: topic}, func() error {
-		p, done, err = s.backend.IndexKeys(ctx, topic)
+		p, done, err = s.backend.IndexKeys(ctx, topic, pause)
 		return err
 	})
 	return p, done, err

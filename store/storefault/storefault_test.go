@@ -77,7 +77,7 @@ var reads = []call{
 	}},
 	{storefault.Head, func(s store.Store) error { return second(s.Head(context.Background(), "t")) }},
 	{storefault.IndexKeys, func(s store.Store) error { // before those that need the index
-		_, _, err := s.IndexKeys(context.Background(), "t")
+		_, _, err := s.IndexKeys(context.Background(), "t", nil)
 		return err
 	}},
 	{storefault.Find, func(s store.Store) error { return second(s.Find(context.Background(), "t", "1")) }},
@@ -181,7 +181,7 @@ func TestFailsTheCallsPicked(t *testing.T) {
 		if err := commit(s, "1"); err != nil {
 			t.Fatal(err)
 		}
-		if _, done, err := backend.IndexKeys(context.Background(), "t"); !done || err != nil {
+		if _, done, err := backend.IndexKeys(context.Background(), "t", nil); !done || err != nil {
 			t.Fatalf("IndexKeys: %v, %v", done, err)
 		}
 		if err := c.run(s); err != nil { // before the fault was put in

@@ -79,7 +79,7 @@ func everyMethod(t failer, ctx context.Context, s store.Store) map[string]error 
 	_, errs["Correlated"] = s.Correlated(ctx, "a", nowhere, 1)
 	_, _, _, errs["Measure"] = s.Measure(ctx, "t", 1, store.Usage{})
 	_, _, errs["Compact"] = s.Compact(ctx, "t")
-	_, _, errs["IndexKeys"] = s.IndexKeys(ctx, "t")
+	_, _, errs["IndexKeys"] = s.IndexKeys(ctx, "t", nil)
 	_, errs["TopicsIndexed"] = s.TopicsIndexed(ctx, store.Indexed)
 	errs["Checkpoint"] = s.Checkpoint(ctx, "copy")
 	_, errs["Sweep"] = s.Sweep(ctx)

@@ -105,7 +105,7 @@ func (s *env) buildIndex(ctx context.Context, topic string) error {
 		err = u.Err
 	}
 	for done := false; !done && err == nil; {
-		_, done, err = s.IndexKeys(ctx, topic)
+		_, done, err = s.IndexKeys(ctx, topic, nil)
 	}
 	return err
 }
@@ -155,7 +155,7 @@ func (s *env) changeIndex(t failer, topic string, ch store.IndexChange) {
 // index goes on with an index by one step.
 func (s *env) index(t failer, topic string) (p store.IndexProgress, done bool) {
 	t.Helper()
-	p, done, err := s.IndexKeys(context.Background(), topic)
+	p, done, err := s.IndexKeys(context.Background(), topic, nil)
 	if err != nil || p.Done > p.Total || done && p.Done != p.Total {
 		t.Fatalf("IndexKeys(%q) = %+v, %v, %v", topic, p, done, err)
 	}

@@ -19,7 +19,7 @@ func Index(ctx context.Context, s store.Store, topic string) error {
 		err = u.Err
 	}
 	for done := false; !done && err == nil; {
-		_, done, err = s.IndexKeys(ctx, topic)
+		_, done, err = s.IndexKeys(ctx, topic, nil)
 	}
 	return err
 }

@@ -165,6 +165,7 @@ func (r *Runtime) commit(ctx context.Context, ch store.TopicChange) error {
 // steps has the store remove what the marks leave over, a step at a time.
 func (r *Runtime) steps(ctx context.Context, topic string) error {
 	commits := r.opts.Commits()
+	p := pace{runtime: r, topic: topic, began: time.Now()}
 	for {
 		began := time.Now()
 		u, done, err := r.opts.Store.Compact(ctx, topic)
@@ -180,9 +181,10 @@ func (r *Runtime) steps(ctx context.Context, topic string) error {
 		if done {
 			return nil
 		}
+		p.removed += u.Events
 		before := commits
 		if commits = r.opts.Commits(); commits != before {
-			if err := rounds.Rest(ctx, began); err != nil {
+			if err := rounds.Rest(ctx, began, p.rest(ctx)); err != nil {
 				return err
 			}
 		}

@@ -17,7 +17,7 @@
 // # Goroutines and locks
 //
 // One goroutine, from Start to Stop. It does one step of one topic at a time, in turn, so a
-// small topic does not wait for a large one, and rests after it while others commit. It has a timer only
+// small topic does not wait for a large one, and rests while others commit: long where nobody has asked for an index. It has a timer only
 // while it rests, and while something has failed. Runtime.mu is a leaf.
 //
 // The bus calls it. It reads the store and submits jobs to the committer.
@@ -42,10 +42,13 @@ import (
 const (
 	// retryAfter is the rest of a topic after a step that failed.
 	retryAfter = time.Minute
-	// politeRest is for how many times the length of a step the goroutine rests after it while
-	// others commit, at most for longestRest.
-	politeRest  = 1
-	longestRest = 10 * time.Second
+	// While others commit, the goroutine rests after each part of a step, of some milliseconds, for politeRest times as long as
+	// the part took, at most for longestPause. Where somebody has asked for an index in the last hurry, it rests after a step
+	// instead, for as long as the step took, at most for longestRest.
+	politeRest   = 24
+	longestPause = time.Second
+	longestRest  = 10 * time.Second
+	hurry        = 2 * time.Minute
 )
 
 // Policies say which topics have the index.
@@ -98,7 +101,8 @@ type Runtime struct {
 
 // entry is a topic whose index somebody waits for, or that is being built.
 type entry struct {
-	asked    bool // somebody asked for it, and it was not begun yet
+	asked    bool      // somebody asked for it, and it was not begun yet
+	wanted   time.Time // when somebody asked for it last
 	waiting  []chan error
 	building bool
 	began    time.Time
@@ -231,7 +235,8 @@ func (r *Runtime) Begin(topic string) error {
 	}
 	topic = strings.Clone(topic)
 	r.mu.Lock()
-	r.entry(topic).asked = true
+	e := r.entry(topic)
+	e.asked, e.wanted = true, time.Now()
 	r.push(topic)
 	r.mu.Unlock()
 	r.hint()
@@ -249,7 +254,7 @@ func (r *Runtime) wait(topic string) chan error {
 	defer r.mu.Unlock()
 	topic = strings.Clone(topic)
 	e := r.entry(topic)
-	e.asked = true
+	e.asked, e.wanted = true, time.Now()
 	e.waiting = append(e.waiting, answered)
 	r.push(topic)
 	r.hint()

@@ -254,6 +254,58 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
+// pausing is a store whose steps have a hundred parts of 10 ms each, in which others commit.
+type pausing struct {
+	store.Store
+	rig *rig
+}
+
+func (s *pausing) IndexKeys(ctx context.Context, topic string, pause store.Pause) (store.IndexProgress, bool, error) {
+	for range 100 {
+		time.Sleep(10 * time.Millisecond)
+		s.rig.commits.Add(1)
+		pause(ctx)
+	}
+	return s.Store.IndexKeys(ctx, topic, nil)
+}
+
+// TestPauses: beside commits an index that settings want rests after each part of a step for 24 times as long as the part took, until somebody
+// asks for it, and again when nobody has for two minutes.
+func TestPauses(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := &rig{t: t, ready: make(map[string]int)}
+		r.policies.of = make(map[string]admin.StateMode)
+		s := &pausing{Store: memory.Open(memory.Options{}), rig: r}
+		r.store, r.over = storefault.Wrap(s.Store), s
+		r.start()
+		r.publish("a", 64*200) // 200 steps, of a second each
+		steps := func() (n int) {
+			synctest.Wait()
+			return int(r.runtime.Progress("a").Done) / 64
+		}
+		r.set("a", admin.StateOn)
+		time.Sleep(4 * 26 * time.Second)
+		if n := steps(); n < 3 || n > 4 {
+			t.Errorf("%d steps in %s; want 4", n, 4*26*time.Second)
+		}
+		if e := wantCode(t, r.runtime.Ask(bg, "a"), eventhub.CodeOverloaded); e.RetryAfter < time.Second {
+			t.Errorf("to be asked again after %s", e.RetryAfter)
+		}
+		before := steps()
+		time.Sleep(time.Minute)
+		if n := steps() - before; n < 28 || n > 31 {
+			t.Errorf("%d steps in a minute in which somebody wants the index; want 30", n)
+		}
+		time.Sleep(hurry)
+		before = steps()
+		time.Sleep(time.Minute)
+		if n := steps() - before; n < 2 || n > 3 {
+			t.Errorf("%d steps in a minute long after somebody has asked; want 2", n)
+		}
+		r.stop()
+	})
+}
+
 // compacting refuses to drop an index until Compact is done.
 type compacting struct {
 	store.Store

@@ -1,6 +1,7 @@
 package keyindex
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -173,7 +174,14 @@ func (r *Runtime) step(topic string) (again bool, err error) {
 // build does one step of an index that was begun.
 func (r *Runtime) build(topic string) (again bool, err error) {
 	began := time.Now()
-	p, done, err := r.opts.Store.IndexKeys(r.ctx, topic)
+	part := began // when the part under way began
+	pause := func(context.Context) {
+		if !r.isWanted() && r.othersCommit() {
+			r.rest(min(politeRest*time.Since(part), longestPause))
+		}
+		part = time.Now()
+	}
+	p, done, err := r.opts.Store.IndexKeys(r.ctx, topic, pause)
 	if err != nil {
 		return false, store.Failed(err, "index the keys of topic %q", topic)
 	}
@@ -182,11 +190,32 @@ func (r *Runtime) build(topic string) (again bool, err error) {
 		return false, nil
 	}
 	r.note(topic, p)
-	before := r.commits
-	if r.commits = r.opts.Commits(); r.commits != before {
-		r.rest(min(politeRest*time.Since(began), longestRest))
+	if !r.isWanted() {
+		pause(r.ctx)
+	} else if r.othersCommit() {
+		r.rest(min(time.Since(began), longestRest))
 	}
 	return true, nil
+}
+
+// othersCommit reports whether there were commits since it was called last.
+func (r *Runtime) othersCommit() bool {
+	before := r.commits
+	r.commits = r.opts.Commits()
+	return r.commits != before
+}
+
+// isWanted reports whether somebody waits for an index, or asked for one not long ago: a step of one topic holds up those of others.
+func (r *Runtime) isWanted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for _, e := range r.topics {
+		if !e.wanted.IsZero() && now.Sub(e.wanted) < hurry {
+			return true
+		}
+	}
+	return false
 }
 
 // note notes how far an index is.

@@ -38,8 +38,7 @@ const (
 	// longestSleep is how long a topic waits at most for a moment of the wall clock, which may be
 	// set meanwhile.
 	longestSleep = time.Hour
-	// politeRest is for how many times the length of a step Rest rests, at most for longestRest.
-	politeRest  = 4
+	// longestRest is how long Rest rests at most.
 	longestRest = time.Second
 )
 
@@ -74,6 +73,7 @@ type Runtime struct {
 	mu      sync.Mutex
 	topics  map[string]*entry // nil: one that does not take part
 	due     queue
+	passing string          // the topic of the pass under way
 	changed map[string]bool // names of settings that were changed
 }
 
@@ -277,13 +277,13 @@ func (r *Runtime) pass(e *entry) {
 		return
 	}
 	heap.Remove(&r.due, e.at)
-	e.last = r.now()
+	e.last, r.passing = r.now(), e.topic
 	r.mu.Unlock()
 	again, err := r.opts.Pass(r.ctx, e.topic)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	e.last = now
+	e.last, r.passing = now, ""
 	if r.topics[e.topic] != e {
 		return
 	}
@@ -302,10 +302,23 @@ func (r *Runtime) pass(e *entry) {
 	}
 }
 
-// Rest rests after a step that began at a time, so that others get on. It ends with ctx, and returns
+// Waits returns for how long a topic other than the one of the pass under way has been due, 0 where none is. A Pass may call it.
+func (r *Runtime) Waits() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, longest := r.now(), time.Duration(0)
+	for _, e := range r.due[:min(len(r.due), 3)] { // the first one, or the one after it, which is a child of it
+		if e.topic != r.passing {
+			longest = max(longest, now-e.next)
+		}
+	}
+	return longest
+}
+
+// Rest rests for some times the length of a step that began at a time, so that others get on. It ends with ctx, and returns
 // its error then.
-func Rest(ctx context.Context, began time.Time) error {
-	timer := time.NewTimer(min(politeRest*time.Since(began), longestRest))
+func Rest(ctx context.Context, began time.Time, times int) error {
+	timer := time.NewTimer(min(time.Duration(times)*time.Since(began), longestRest))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

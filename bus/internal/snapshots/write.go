@@ -24,6 +24,9 @@ const (
 	pieceBytes = 1 << 20
 )
 
+// politeRest is for how many times the length of a piece the writing rests after it, where others commit.
+const politeRest = 4
+
 var (
 	// errErased says that events were erased since they were read.
 	errErased = errors.New("snapshots: events were erased meanwhile")
@@ -148,7 +151,7 @@ func (w *writing) flush(ctx context.Context) error {
 	}
 	before := w.commits + 1 // its own
 	if w.commits = w.runtime.opts.Commits(); w.commits > before {
-		if err := rounds.Rest(ctx, w.began); err != nil {
+		if err := rounds.Rest(ctx, w.began, politeRest); err != nil {
 			return err
 		}
 	}

@@ -111,7 +111,7 @@ func (r *rig) compact(topic string, upTo, ends uint64) {
 	ctx := limited(r.t)
 	for done := false; !done; {
 		var err error
-		if _, done, err = r.store.IndexKeys(ctx, topic); err != nil {
+		if _, done, err = r.store.IndexKeys(ctx, topic, nil); err != nil {
 			r.t.Fatal(err)
 		}
 	}
