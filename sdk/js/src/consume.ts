@@ -22,7 +22,7 @@ export class Consumer implements Receiver {
     this.#sub = sub;
     this.#link = link;
     this.#handler = handler;
-    this.#concurrency = sub.options.concurrency ?? 1;
+    this.#concurrency = sub.options.concurrency || 1; // also for 0, as everywhere
   }
 
   ready(): void {

@@ -3,7 +3,7 @@ import { HubError, messageOf } from "./errors.ts";
 import type { Link } from "./link.ts";
 import { abortReason } from "./signal.ts";
 import type { PayloadOf, TopicMap } from "./topics.ts";
-import type { CursorPosition, EventRecord, SeekTarget } from "./types.ts";
+import type { CursorPosition, EventRecord, Gap, SeekTarget } from "./types.ts";
 
 /** A method and a path, as docs/http.md has them. */
 export type Route = keyof Routes;
@@ -60,11 +60,12 @@ export class HttpApi<M extends TopicMap> {
     throw new HubError("unreachable", `${method} ${path}: ${messageOf((failure as Error).cause ?? failure)}`, { cause: failure });
   }
 
-  /** The past of a topic, page by page. */
-  async *replay<K extends string>(topic: K, options: { from?: SeekTarget; signal?: AbortSignal } = {}): AsyncGenerator<EventRecord<PayloadOf<M, K>, K>, void, undefined> {
+  /** The past of a topic, page by page; `onGap` says, before the events of a page, up to which offset compaction may have removed some. */
+  async *replay<K extends string>(topic: K, options: { from?: SeekTarget; signal?: AbortSignal; onGap?(gap: Gap): void } = {}): AsyncGenerator<EventRecord<PayloadOf<M, K>, K>, void, undefined> {
     let query: Partial<Routes["GET /replay"]["query"]> = { topic, limit: 1000, ...startOf(options.from ?? "earliest") } as object;
     for (;;) {
       const page = await this.call("GET /replay", { query, signal: options.signal });
+      if (page.gap) options.onGap?.({ topic, ...page.gap });
       yield* page.events as EventRecord<PayloadOf<M, K>, K>[];
       if (!page.next) return;
       query = { topic, limit: 1000, ...page.next };
@@ -73,6 +74,7 @@ export class HttpApi<M extends TopicMap> {
 
   /** The newest event of each key, now or at an offset or a time; all pages are of one offset. */
   async *state<K extends string>(topic: K, options: { prefix?: string; keys?: string[]; at?: number | string; minOffset?: number; signal?: AbortSignal } = {}): AsyncGenerator<EventRecord<PayloadOf<M, K>, K>, void, undefined> {
+    if (options.keys?.length === 0) return; // without the parameter the answer would be all keys
     const fixed = { prefix: options.prefix, keys: options.keys, limit: 1000 };
     let query = { ...fixed, at: options.at, min_offset: options.minOffset } as Record<string, unknown>;
     for (;;) {

@@ -250,6 +250,30 @@ test("transform publishes with the ack, under ids that are the same however ofte
   assert.equal((await c.getCursor("orders", "billing"))?.offset, 1);
 });
 
+test("a replay says what compaction may have removed, and no keys have no state", async () => {
+  await c.publishBatch(["x", "y", "x", "y"].map((key, n) => ({ topic: "past.a", key, payload: n })));
+  const replay = async (): Promise<unknown[]> => {
+    const seen: unknown[] = [];
+    for await (const e of c.http.replay("past.a", { onGap: (g) => seen.push([g.topic, g.after, g.first, g.compacted]) })) seen.push(e.payload);
+    return seen;
+  };
+  assert.deepEqual(await replay(), [0, 1, 2, 3]);
+  hub.cli("topic", "set", "past.a", "--compact", "--compact-min-age", "1s", "--compact-grace", "1s", "--url", hub.url);
+  let seen = await replay();
+  for (const until = Date.now() + 30_000; seen.length !== 3 && Date.now() < until; seen = await replay()) await new Promise((r) => setTimeout(r, 20));
+  assert.deepEqual(seen, [["past.a", 0, 1, 4], 2, 3]);
+  assert.deepEqual((await all(c.http.state("past.a", { keys: ["y", "none"] }))).map((e) => e.key), ["y"]);
+  assert.deepEqual(await all(c.http.state("past.a", { keys: [] })), []);
+});
+
+test("a subscription whose concurrency is 0 has that of the default", async () => {
+  const done = signal();
+  const s = await c.subscribe("one.a", { group: "g", concurrency: 0 }, () => { done.resolve(); });
+  await c.publish("one.a", 1);
+  await done.promise;
+  await s.drain();
+});
+
 test("pause and resume: nothing comes in between, over a lost connection too", async () => {
   const proxy = await Proxy.before(hub);
   const c2 = await connect(proxy.url, { backoff: { minMs: 10, maxMs: 50 }, warn: () => undefined });
