@@ -87,6 +87,12 @@ func startHub(t *testing.T, args ...string) *hubProcess {
 	return p
 }
 
+// startPatientHub is startHub for tests whose publishers do not come again: the hub refuses no publish because the machine is slow.
+func startPatientHub(t *testing.T, args ...string) *hubProcess {
+	t.Helper()
+	return startHub(t, append(args, "--max-publish-wait", "1m")...)
+}
+
 // launch starts a hub, which ends with the test at the latest.
 func launch(t *testing.T, cmd *exec.Cmd) *hubProcess {
 	t.Helper()

@@ -53,7 +53,7 @@ func TestKillDashNine(t *testing.T) {
 	var starts []time.Duration
 	for round := range *killRounds {
 		began := time.Now()
-		hub := startHub(t, "--store", dir)
+		hub := startPatientHub(t, "--store", dir)
 		starts = append(starts, time.Since(began))
 		member.join(t, hub, round)
 		var wg sync.WaitGroup
@@ -191,7 +191,7 @@ func (m *ackingMember) wait(t *testing.T) {
 // members then take what is left of it for their groups.
 func checkLog(t *testing.T, dir string, acked map[string]uint64, members ...*logMember) {
 	t.Helper()
-	hub := startHub(t, "--store", dir)
+	hub := startPatientHub(t, "--store", dir)
 	c := dial(t, hub.ws, "")
 	// A last event marks the end.
 	c.say(map[string]any{"op": "PUBLISH", "topic": "kill.log", "payload": nil, "opts": map[string]any{"id": "the-end"}})

@@ -47,7 +47,7 @@ func TestOvertakenAndKilled(t *testing.T) {
 	dir := t.TempDir()
 	for n := range *overtakenKills {
 		moment := moments[rng.IntN(len(moments))]
-		hub := startHub(t, "--store", dir)
+		hub := startPatientHub(t, "--store", dir)
 		l.begin(hub, moment.what, 1+rng.IntN(moment.most))
 		if n == 0 {
 			p.publish(t, hub, 1)
@@ -71,7 +71,7 @@ func TestOvertakenAndKilled(t *testing.T) {
 			t.Fatalf("after kill %d, at %q:\n%s", n+1, moment.what, hub.logged())
 		}
 	}
-	l.finish(t, startHub(t, "--store", dir), p, readers)
+	l.finish(t, startPatientHub(t, "--store", dir), p, readers)
 	t.Logf("%d events, %d trims, %d erasures, %d changes of settings, horizon %d; kills at %v", l.head, r.trims, r.erasures, r.changes, l.horizon, l.met)
 }
 

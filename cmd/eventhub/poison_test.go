@@ -30,7 +30,7 @@ func TestPoison(t *testing.T) {
 	poison := make(map[uint64]bool)
 	tables := []*table{newTable("g", "none"), newTable("k", "key")}
 	for part := range poisonRestarts + 1 {
-		hub := startHub(t, "--store", dir)
+		hub := startPatientHub(t, "--store", dir)
 		head := publishPoisoned(t, hub, *poisonEvents/(poisonRestarts+1), part, rng, poison)
 		var seats sync.WaitGroup
 		for _, table := range tables {

@@ -35,7 +35,7 @@ const (
 func TestManyTails(t *testing.T) {
 	needFiles(t, uint64(*tailCount)+200)
 	dir := t.TempDir()
-	hub := startHub(t, "--store", dir)
+	hub := startPatientHub(t, "--store", dir)
 	p := &tailPublisher{conn: dial(t, hub.ws, "")}
 	p.publish(1)
 	alone := p.grows(dir, *tailEvents)
