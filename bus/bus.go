@@ -305,7 +305,7 @@ func (b *Bus) makeWorkers() (err error) {
 	})
 	b.compaction = compaction.New(compaction.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Wall: b.clock.Wall, Commits: b.counts.commits,
-		Every: opts.CompactEvery,
+		Room: b.space.Check, Every: opts.CompactEvery,
 	})
 	b.keyIndex = keyindex.New(keyindex.Options{
 		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Commits: b.counts.commits, Room: b.space.Check, Ready: b.compaction.Look,

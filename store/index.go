@@ -54,8 +54,9 @@ const (
 	DropIndex
 )
 
-// Pause is called by a step between its parts, while no commit waits for it, so that others get on. It ends with ctx.
-type Pause func(ctx context.Context)
+// Pause is called by a step between its parts, while nothing waits for the step, so that others get on, and is told how far the
+// step has read. It ends with ctx, and reports whether the step is to read no more, and only write what it has.
+type Pause func(ctx context.Context, p IndexProgress) (end bool)
 
 // Indexes is the role that builds the key index of topics.
 type Indexes interface {

@@ -3,12 +3,14 @@ package pebble
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"eventhub/internal/record/layout"
 	"eventhub/store"
@@ -47,18 +49,19 @@ const tagKeys = 'b'
 
 // indexSizes say how much IndexKeys does at once. Tests make them small.
 type indexSizes struct {
-	step   int // bytes of the log that a step reads
-	keys   int // entries that it writes
-	least  int // events that it reads where somebody waits for its end
-	memory int // bytes that it sorts
-	batch  int // entries of a batch
-	tables int // entries from which on they are written as tables
-	table  int // bytes of the keys of a table
+	step   int           // bytes of the log that a step reads
+	keys   int           // entries that it writes
+	least  int           // events that it reads where somebody waits for its end
+	memory int           // bytes that it sorts
+	batch  int           // entries of a batch
+	tables int           // entries from which on they are written as tables
+	table  int           // bytes of the keys of a table
+	held   time.Duration // pauses after which it reads on with another iterator
 }
 
 // A step has as many entries as its memory has room for: each step has all keys once more, and Pebble
 // merges what the steps leave. One of this size takes some seconds, so it ends early where a sweep waits.
-var keyIndexSizes = indexSizes{step: 1 << 30, keys: 4 << 20, least: 256 << 10, memory: 64 << 20, batch: 2 << 10, tables: 16 << 10, table: 64 << 20}
+var keyIndexSizes = indexSizes{step: 1 << 30, keys: 4 << 20, least: 256 << 10, memory: 64 << 20, batch: 2 << 10, tables: 16 << 10, table: 64 << 20, held: 5 * time.Second}
 
 // What an entry and a key take while a step sorts them, besides the text of the key.
 const (
@@ -233,14 +236,18 @@ type indexRun struct {
 	row     indexRow
 	isOpen  bool // the index was not changed since it began
 	isDone  bool // nothing is left but to say so
+	isEnded bool // it is to read no more
 	pause   store.Pause
+	paused  time.Duration
 	*keySorter
 }
 
-// breathe is called after each part of a step.
-func (r *indexRun) breathe(ctx context.Context) error {
+// breathe is called after each part of a step, which has read up to an offset.
+func (r *indexRun) breathe(ctx context.Context, next uint64) error {
 	if r.pause != nil && !r.s.sweeper.stepping.isAwaited() {
-		r.pause(ctx)
+		began := time.Now()
+		r.isEnded = r.pause(ctx, indexRow{r.row.start, next}.progress(r.topic.removed.Load().from())) || r.isEnded
+		r.paused += time.Since(began)
 	}
 	return ctx.Err()
 }
@@ -284,20 +291,34 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer closeInto(events, &err)
+	defer func() {
+		if events != nil {
+			closeInto(events, &err)
+		}
+	}()
 	read, sizes := 0, &r.s.indexSizes
 	r.from = from
-	seen := 0
+	seen, held := 0, r.paused
 	for valid := events.First(); valid; valid = events.Next() {
 		offset := eventOffset(events.Key())
 		if read >= sizes.step || len(r.entries) >= sizes.keys || r.memory >= sizes.memory || offset-from > math.MaxUint32 ||
-			seen >= sizes.least && r.s.sweeper.stepping.isAwaited() {
+			seen >= sizes.least && (r.isEnded || r.s.sweeper.stepping.isAwaited()) {
 			r.row.next = offset
 			break
 		}
 		if seen++; seen%looksAfter == 0 {
-			if err := r.breathe(ctx); err != nil {
+			if err := r.breathe(ctx, offset); err != nil {
 				return err
+			}
+			if r.paused-held >= sizes.held {
+				held = r.paused
+				if events, err = r.again(events, offset); err != nil {
+					return err
+				}
+				if !events.First() {
+					break
+				}
+				offset = eventOffset(events.Key())
 			}
 		}
 		if gone.hides(offset) {
@@ -317,6 +338,15 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 	}
 	slices.SortFunc(r.lists, func(a, b keyList) int { return strings.Compare(a.key, b.key) })
 	return events.Error()
+}
+
+// again goes on with another iterator from an offset on. What Pebble replaces on the disk, and the memtables that it has written, stay
+// as long as an iterator is open that is older.
+func (r *indexRun) again(events *pdb.Iterator, from uint64) (*pdb.Iterator, error) {
+	if err := errors.Join(events.Error(), events.Close()); err != nil {
+		return nil, err
+	}
+	return r.s.events(r.topic, from, r.row.start)
 }
 
 // add adds an entry, which is newer than those before.
@@ -381,7 +411,7 @@ func (r *indexRun) writeBatches(ctx context.Context) error {
 		if err := r.apply(batch); err != nil || !r.isOpen {
 			return err
 		}
-		if err := r.breathe(ctx); err != nil {
+		if err := r.breathe(ctx, r.row.next); err != nil {
 			return err
 		}
 		batch.Reset()

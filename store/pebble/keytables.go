@@ -69,7 +69,7 @@ func (r *indexRun) writeTables(ctx context.Context) (err error) {
 			return err
 		}
 		if written++; written%looksAfter == 0 {
-			if err := r.breathe(ctx); err != nil {
+			if err := r.breathe(ctx, r.row.next); err != nil {
 				return err
 			}
 		}

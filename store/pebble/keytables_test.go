@@ -311,7 +311,7 @@ func TestStepPauses(t *testing.T) {
 			s.indexSizes.tables = 1
 		}
 		ctx, giveUp := context.WithCancel(context.Background())
-		if _, done, err := s.IndexKeys(ctx, "t", func(context.Context) { giveUp() }); done || !errors.Is(err, context.Canceled) {
+		if _, done, err := s.IndexKeys(ctx, "t", func(context.Context, store.IndexProgress) bool { giveUp(); return false }); done || !errors.Is(err, context.Canceled) {
 			t.Errorf("a step that was given up: %v, %v", done, err)
 		}
 		for _, waits := range []bool{true, false} {
@@ -319,7 +319,7 @@ func TestStepPauses(t *testing.T) {
 				s.sweeper.stepping.waiting.Store(1)
 			}
 			paused := 0
-			_, _, err := s.IndexKeys(context.Background(), "t", func(context.Context) { paused++ })
+			_, _, err := s.IndexKeys(context.Background(), "t", func(context.Context, store.IndexProgress) bool { paused++; return false })
 			if err != nil || (paused > 0) == waits || !waits && paused < 3 {
 				t.Errorf("tables %v, somebody waits %v: %d pauses, %v", tables, waits, paused, err)
 			}
@@ -333,4 +333,56 @@ func TestStepPauses(t *testing.T) {
 		checkIndexes(t, s)
 		mustClose(t, s)
 	}
+}
+
+// TestStepEndsInAPause: a step that is told so in a pause reads no more, writes what it has, and goes on there the next time. It says in each pause
+// how far it has read.
+func TestStepEndsInAPause(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	publishKeyed(t, s, 4*looksAfter)
+	startIndex(t, s)
+	s.indexSizes.least = 2 * looksAfter
+	var last store.IndexProgress
+	p, done, err := s.IndexKeys(context.Background(), "t", func(_ context.Context, p store.IndexProgress) bool {
+		if p.Total != 4*looksAfter || p.Done < last.Done || p.Done == 0 {
+			t.Errorf("a pause at %+v after %+v", p, last)
+		}
+		last = p
+		return true
+	})
+	if err != nil || done || p.Done != 2*looksAfter {
+		t.Errorf("a step that was ended: %+v, %v, %v; want %d", p, done, err, 2*looksAfter)
+	}
+	mustIndex(t, s, "t")
+	checkIndexes(t, s)
+	mustClose(t, s)
+}
+
+// TestPausesHoldNoTables: a step that pauses for long does not keep on the disk what Pebble has replaced meanwhile.
+func TestPausesHoldNoTables(t *testing.T) {
+	s := mustOpen(t, onMem(t, vfs.NewMem()))
+	publishKeyed(t, s, 8*looksAfter)
+	startIndex(t, s)
+	s.indexSizes.held = 1 // a nanosecond
+	held := func() int64 { return s.db.Metrics().Table.ZombieCount }
+	paused := 0
+	_, _, err := s.IndexKeys(context.Background(), "t", func(ctx context.Context, _ store.IndexProgress) bool {
+		if paused++; paused == 1 {
+			if err := errors.Join(s.db.Flush(), s.db.Compact(ctx, []byte{0}, []byte{0xff}, false)); err != nil {
+				t.Error(err)
+			}
+			if held() == 0 {
+				t.Error("the iterator of the step holds nothing")
+			}
+		} else if n := held(); n > 0 {
+			t.Errorf("pause %d: %d tables are held that were replaced", paused, n)
+		}
+		return false
+	})
+	if err != nil || paused < 3 {
+		t.Errorf("%d pauses, %v", paused, err)
+	}
+	mustIndex(t, s, "t")
+	checkIndexes(t, s)
+	mustClose(t, s)
 }

@@ -77,6 +77,8 @@ type Options struct {
 	// Wall is the wall clock, and Commits counts the commits so far.
 	Wall    func() time.Time
 	Commits func() uint64
+	// Room refuses to write more where the disk is nearly full.
+	Room func() error
 	// Every is the least time between two passes over a topic. Default: the constant.
 	Every time.Duration
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // pace is how long the steps of a pass rest: long, so that publishes hardly notice them, as long as
-// the pass removes at least twice as many events as come meanwhile, and no other topic waits.
+// the pass removes at least twice as many events as come meanwhile, no other topic waits, and there is room on the disk.
 type pace struct {
 	runtime *Runtime
 	topic   string
@@ -50,5 +50,5 @@ func (p *pace) look(ctx context.Context, elapsed time.Duration) {
 	if p.first == 0 {
 		p.first = info.Head
 	}
-	p.behind = elapsed >= patience && (info.Head-p.first)*2 > p.removed || p.runtime.rounds.Waits() >= patience
+	p.behind = p.runtime.opts.Room() != nil || elapsed >= patience && (info.Head-p.first)*2 > p.removed || p.runtime.rounds.Waits() >= patience
 }

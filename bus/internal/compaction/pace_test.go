@@ -2,6 +2,7 @@ package compaction
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,30 +36,42 @@ func (s *slowStore) Topic(context.Context, string) (store.TopicInfo, error) {
 }
 
 // TestPace: the steps of a pass rest for 24 times as long as they take, and for 4 times after a minute in which more came than half of
-// what the pass has removed, or in which another topic has waited.
+// what the pass has removed, or in which another topic, or a change of settings, has waited; and at once where the disk is nearly full.
 func TestPace(t *testing.T) {
 	const steps = 2000
 	polite := (steps - 1) * 250 * time.Millisecond
 	for what, test := range map[string]struct {
-		removes, adds uint64
-		waits         bool
-		least, most   time.Duration
+		removes, adds   uint64
+		waits, set, low bool
+		least, most     time.Duration
 	}{
 		"nothing comes":          {removes: 100, least: polite},
 		"less comes":             {removes: 100, adds: 49, least: polite},
 		"more comes":             {removes: 100, adds: 60, least: time.Minute, most: 3 * time.Minute},
 		"nothing can be removed": {adds: 1, least: time.Minute, most: 3 * time.Minute},
 		"another topic waits":    {removes: 100, waits: true, least: time.Minute, most: 3 * time.Minute},
+		"another topic is set":   {removes: 100, set: true, least: time.Minute, most: 3 * time.Minute},
+		"the disk is full":       {removes: 100, low: true, least: time.Minute, most: 2 * time.Minute},
 	} {
 		t.Run(what, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				s := &slowStore{Store: memory.Open(memory.Options{}), steps: steps, removes: test.removes, adds: test.adds}
 				defer s.Close()
 				policies := &policies{of: map[string]*admin.Compaction{"t": {}, "u": {}}}
-				r := New(Options{Store: s, Policies: policies, Wall: time.Now, Commits: s.commits.Load})
+				r := New(Options{Store: s, Policies: policies, Wall: time.Now, Commits: s.commits.Load, Room: func() error {
+					if test.low {
+						return errors.New("the disk is nearly full")
+					}
+					return nil
+				}})
 				began := time.Now()
 				if test.waits {
 					r.rounds.Touch("u")
+				}
+				if test.set {
+					r.rounds.Touch("v") // it is not compacted yet
+					policies.put("v", &admin.Compaction{})
+					r.Changed("v")
 				}
 				if err := r.steps(context.Background(), "t"); err != nil {
 					t.Fatal(err)

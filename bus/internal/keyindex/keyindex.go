@@ -17,8 +17,8 @@
 // # Goroutines and locks
 //
 // One goroutine, from Start to Stop. It does one step of one topic at a time, in turn, so a
-// small topic does not wait for a large one, and rests while others commit: long where nobody has asked for an index. It has a timer only
-// while it rests, and while something has failed. Runtime.mu is a leaf.
+// small topic does not wait for a large one, and rests while others commit: long, within a step, where nobody has asked for an index; such a
+// step ends early where it holds up something. It has a timer only while it rests, and while something has failed. Runtime.mu is a leaf.
 //
 // The bus calls it. It reads the store and submits jobs to the committer.
 package keyindex
@@ -43,12 +43,14 @@ const (
 	// retryAfter is the rest of a topic after a step that failed.
 	retryAfter = time.Minute
 	// While others commit, the goroutine rests after each part of a step, of some milliseconds, for politeRest times as long as
-	// the part took, at most for longestPause. Where somebody has asked for an index in the last hurry, it rests after a step
-	// instead, for as long as the step took, at most for longestRest.
+	// the part took, at most for longestPause within a step, for whose end others may wait, and for longestRest after it. Where somebody has asked
+	// for an index in the last hurry, it rests only after a step, for as long as that worked, at most for longestRest.
 	politeRest   = 24
 	longestPause = time.Second
 	longestRest  = 10 * time.Second
 	hurry        = 2 * time.Minute
+	// longestStep is after how long a step ends that holds up something.
+	longestStep = 10 * time.Second
 )
 
 // Policies say which topics have the index.
@@ -96,6 +98,7 @@ type Runtime struct {
 	queued map[string]bool
 	failed []string // topics to be looked at when the timer rings
 	retry  time.Time
+	paused time.Duration     // in all, while nobody waited
 	topics map[string]*entry // those that are asked for or built
 }
 
@@ -106,8 +109,9 @@ type entry struct {
 	waiting  []chan error
 	building bool
 	began    time.Time
+	paused   time.Duration // Runtime.paused at that time
 	at       store.IndexProgress
-	first    store.IndexProgress // after the first step since the start
+	first    store.IndexProgress // when it was known first since the start
 }
 
 // New returns a Runtime that does nothing before Start.
@@ -288,17 +292,17 @@ func (r *Runtime) busy(topic string) error {
 		Message: fmt.Sprintf("the state of topic %q is about to be indexed", topic)}
 	if e := r.topics[topic]; e != nil && e.at.Total > 0 {
 		err.Message = fmt.Sprintf("the state of topic %q is being indexed: %d %% of %d offsets", topic, e.at.Done*100/e.at.Total, e.at.Total)
-		err.RetryAfter = e.left(time.Now())
+		err.RetryAfter = e.left(time.Now(), r.paused)
 	}
 	return err
 }
 
-// left guesses how long the rest takes, from a second to half a minute.
-func (e *entry) left(now time.Time) time.Duration {
+// left guesses how long the rest takes for somebody who waits, from a second to half a minute. paused is Runtime.paused.
+func (e *entry) left(now time.Time, paused time.Duration) time.Duration {
 	done, rest := e.at.Done-min(e.at.Done, e.first.Done), e.at.Total-e.at.Done
 	if done == 0 {
 		return time.Second
 	}
-	guess := time.Duration(float64(now.Sub(e.began)) * float64(rest) / float64(done))
+	guess := time.Duration(float64(now.Sub(e.began)-(paused-e.paused)) * float64(rest) / float64(done))
 	return min(max(guess.Round(time.Second), time.Second), 30*time.Second)
 }

@@ -254,30 +254,146 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
-// pausing is a store whose steps have a hundred parts of 10 ms each, in which others commit.
+// pausing is a store whose steps have a hundred parts of 10 ms each, in which others commit; those of small one of them.
 type pausing struct {
 	store.Store
-	rig *rig
+	rig  *rig
+	done map[string]store.IndexProgress // after the last step
 }
 
 func (s *pausing) IndexKeys(ctx context.Context, topic string, pause store.Pause) (store.IndexProgress, bool, error) {
-	for range 100 {
+	p := s.done[topic]
+	if p.Total == 0 {
+		info, err := s.Topic(ctx, topic)
+		if p.Total = info.Head; err != nil {
+			return p, false, err
+		}
+	}
+	for i := range 100 {
 		time.Sleep(10 * time.Millisecond)
 		s.rig.commits.Add(1)
-		pause(ctx)
+		if pause(ctx, store.IndexProgress{Done: p.Done + uint64(i*64/100), Total: p.Total}) || topic == "small" {
+			break
+		}
 	}
-	return s.Store.IndexKeys(ctx, topic, nil)
+	p, done, err := s.Store.IndexKeys(ctx, topic, nil)
+	s.done[topic] = p
+	return p, done, err
+}
+
+// inPauses is inBubble with such a store.
+func inPauses(t *testing.T, test func(*rig)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) {
+		r := &rig{t: t, ready: make(map[string]int)}
+		r.policies.of = make(map[string]admin.StateMode)
+		s := &pausing{Store: memory.Open(memory.Options{}), rig: r, done: make(map[string]store.IndexProgress)}
+		r.store, r.over = storefault.Wrap(s.Store), s
+		r.start()
+		test(r)
+		r.stop()
+	})
+}
+
+// TestHurriedStep: a step that makes no pauses, because a sweep waits for its end, is followed by a rest that makes up for them, and which ends as
+// soon as somebody asks.
+func TestHurriedStep(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.publish("a", 64*100)
+		r.store.Before(storefault.IndexKeys, func(*storefault.Call) error {
+			time.Sleep(400 * time.Millisecond)
+			r.commits.Add(1)
+			return nil
+		})
+		r.set("a", admin.StateOn)
+		time.Sleep(10 * (10 * time.Second))
+		synctest.Wait()
+		if p := r.runtime.Progress("a"); p.Done < 64*9 || p.Done > 64*11 {
+			t.Errorf("progress %+v; want that of ten steps", p)
+		}
+		r.publish("b", 10)
+		began := time.Now()
+		if err := r.runtime.Ask(bg, "b"); err != nil || time.Since(began) > 3*time.Second {
+			t.Errorf("%v after %s in a rest", err, time.Since(began))
+		}
+	})
+}
+
+// TestAskWithinAPause: who asks in the middle of a step that has rested for long waits for what the step has still to do, and for no rest that goes by
+// how long it has rested before.
+func TestAskWithinAPause(t *testing.T) {
+	inPauses(t, func(r *rig) {
+		r.publish("a", 64*3)
+		r.set("a", admin.StateOn)
+		time.Sleep(15 * time.Second)
+		began := time.Now()
+		if err := r.runtime.Ask(bg, "a"); err != nil || time.Since(began) > 6*time.Second {
+			t.Errorf("%v after %s; two steps and a half take 2.5 s", err, time.Since(began))
+		}
+	})
+}
+
+// TestTimeToAskAgain: who asks an index that was built beside others so far is told how long it takes now that somebody waits.
+func TestTimeToAskAgain(t *testing.T) {
+	inPauses(t, func(r *rig) {
+		r.publish("a", 64*10)
+		r.set("a", admin.StateOn)
+		time.Sleep(2 * 26 * time.Second)
+		if e := wantCode(t, r.runtime.Ask(bg, "a"), eventhub.CodeOverloaded); e.RetryAfter > 10*time.Second {
+			t.Errorf("%v, to be asked again after %s; three steps take 6 s", e, e.RetryAfter)
+		}
+	})
+}
+
+// TestProgressInAStep: how far an index is, is known within its first step.
+func TestProgressInAStep(t *testing.T) {
+	inPauses(t, func(r *rig) {
+		r.publish("a", 64*3)
+		r.set("a", admin.StateOn)
+		time.Sleep(13 * time.Second)
+		synctest.Wait()
+		if p := r.runtime.Progress("a"); p.Done < 25 || p.Done > 40 || p.Total != 64*3 {
+			t.Errorf("progress %+v in the middle of the first step of three", p)
+		}
+		if building, left := r.runtime.Stats(); building != 1 || left < 64*2 {
+			t.Errorf("%d are being built, %d offsets left", building, left)
+		}
+	})
+}
+
+// TestLongStepGivesWay: a step that rests beside others ends after a while where another topic is to be indexed, its own settings drop the index, or the
+// disk is nearly full.
+func TestLongStepGivesWay(t *testing.T) {
+	for what, test := range map[string]struct {
+		when func(*rig)
+		is   func(*rig) bool
+	}{
+		"another topic":      {func(r *rig) { r.set("small", admin.StateOn) }, func(r *rig) bool { return r.index("small") == store.Indexed }},
+		"a pattern":          {func(r *rig) { r.set("sm*", admin.StateOn) }, func(r *rig) bool { return r.index("small") == store.Indexed }},
+		"it is to have none": {func(r *rig) { r.set("large", admin.StateOff) }, func(r *rig) bool { return r.index("large") == store.NotIndexed }},
+		"a nearly full disk": {func(r *rig) { r.full.Store(true) }, func(r *rig) bool { return r.runtime.Progress("large").Done == 64 }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inPauses(t, func(r *rig) {
+				r.publish("large", 64*40)
+				r.publish("small", 10)
+				r.set("large", admin.StateOn)
+				time.Sleep(2 * time.Second)
+				test.when(r)
+				time.Sleep(2 * longestStep) // a turn of the large one may come first
+				synctest.Wait()
+				if !test.is(r) {
+					t.Errorf("%s waits for the end of a step", what)
+				}
+			})
+		})
+	}
 }
 
 // TestPauses: beside commits an index that settings want rests after each part of a step for 24 times as long as the part took, until somebody
 // asks for it, and again when nobody has for two minutes.
 func TestPauses(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		r := &rig{t: t, ready: make(map[string]int)}
-		r.policies.of = make(map[string]admin.StateMode)
-		s := &pausing{Store: memory.Open(memory.Options{}), rig: r}
-		r.store, r.over = storefault.Wrap(s.Store), s
-		r.start()
+	inPauses(t, func(r *rig) {
 		r.publish("a", 64*200) // 200 steps, of a second each
 		steps := func() (n int) {
 			synctest.Wait()
@@ -302,7 +418,6 @@ func TestPauses(t *testing.T) {
 		if n := steps() - before; n < 2 || n > 3 {
 			t.Errorf("%d steps in a minute long after somebody has asked; want 2", n)
 		}
-		r.stop()
 	})
 }
 

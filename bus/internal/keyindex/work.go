@@ -173,13 +173,15 @@ func (r *Runtime) step(topic string) (again bool, err error) {
 
 // build does one step of an index that was begun.
 func (r *Runtime) build(topic string) (again bool, err error) {
-	began := time.Now()
+	began, before := time.Now(), r.rested()
 	part := began // when the part under way began
-	pause := func(context.Context) {
-		if !r.isWanted() && r.othersCommit() {
-			r.rest(min(politeRest*time.Since(part), longestPause))
+	pause := func(_ context.Context, p store.IndexProgress) (end bool) {
+		r.note(topic, p)
+		if end = time.Since(began) >= longestStep && r.isHeldUp(topic); !end && !r.isWanted() && r.othersCommit() {
+			r.pause(min(politeRest*time.Since(part), longestPause))
 		}
 		part = time.Now()
+		return end
 	}
 	p, done, err := r.opts.Store.IndexKeys(r.ctx, topic, pause)
 	if err != nil {
@@ -190,12 +192,50 @@ func (r *Runtime) build(topic string) (again bool, err error) {
 		return false, nil
 	}
 	r.note(topic, p)
-	if !r.isWanted() {
-		pause(r.ctx)
-	} else if r.othersCommit() {
-		r.rest(min(time.Since(began), longestRest))
+	if !r.othersCommit() {
+		return true, nil
+	}
+	if r.isWanted() {
+		r.rest(min(time.Since(began)-(r.rested()-before), longestRest)) // for as long as it worked
+	} else {
+		r.pause(min(politeRest*time.Since(part), longestRest)) // a step that a sweep has waited for made no pauses; now nobody waits
 	}
 	return true, nil
+}
+
+// isHeldUp reports whether the step of a topic holds up something: another topic, or a change of settings, or the disk is nearly full, so that it
+// is to keep nothing there that others have replaced.
+func (r *Runtime) isHeldUp(topic string) bool {
+	r.mu.Lock()
+	waits := r.find || len(r.queue) > 1 || len(r.queue) == 1 && r.queue[0] != topic
+	r.mu.Unlock()
+	return waits || r.opts.Policies.State(topic) == admin.StateOff || r.opts.Room() != nil
+}
+
+// pause rests within a step, or after one, until somebody wants an index. It takes hints, because run looks at everything after a step.
+func (r *Runtime) pause(d time.Duration) {
+	began := time.Now()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for isOver := false; !isOver && !r.isWanted(); {
+		select {
+		case <-r.wake:
+		case <-timer.C:
+			isOver = true
+		case <-r.ctx.Done():
+			isOver = true
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paused += time.Since(began)
+}
+
+// rested returns how long pause has rested in all.
+func (r *Runtime) rested() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.paused
 }
 
 // othersCommit reports whether there were commits since it was called last.
@@ -224,7 +264,7 @@ func (r *Runtime) note(topic string, p store.IndexProgress) {
 	defer r.mu.Unlock()
 	e := r.entry(topic)
 	if e.at = p; !e.building {
-		e.building, e.asked, e.began, e.first = true, false, time.Now(), p
+		e.building, e.asked, e.began, e.paused, e.first = true, false, time.Now(), r.paused, p
 	}
 }
 

@@ -75,6 +75,7 @@ type Runtime struct {
 	due     queue
 	passing string          // the topic of the pass under way
 	changed map[string]bool // names of settings that were changed
+	since   time.Duration   // when the first of them was
 }
 
 // entry is a topic that takes part.
@@ -113,6 +114,9 @@ func (r *Runtime) On() bool { return r.on.Load() }
 func (r *Runtime) Changed(name string) {
 	r.on.Store(r.opts.Any())
 	r.mu.Lock()
+	if len(r.changed) == 0 {
+		r.since = r.now()
+	}
 	r.changed[strings.Clone(name)] = true
 	r.mu.Unlock()
 	r.hint()
@@ -302,11 +306,15 @@ func (r *Runtime) pass(e *entry) {
 	}
 }
 
-// Waits returns for how long a topic other than the one of the pass under way has been due, 0 where none is. A Pass may call it.
+// Waits returns for how long a topic other than the one of the pass under way has been due, or a change of settings has not been looked at, 0 where
+// nothing waits. A Pass may call it.
 func (r *Runtime) Waits() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, longest := r.now(), time.Duration(0)
+	if len(r.changed) > 0 {
+		longest = now - r.since
+	}
 	for _, e := range r.due[:min(len(r.due), 3)] { // the first one, or the one after it, which is a child of it
 		if e.topic != r.passing {
 			longest = max(longest, now-e.next)
