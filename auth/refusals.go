@@ -45,9 +45,20 @@ type repeated struct {
 	timer *time.Timer
 }
 
-// NewRefusals returns Refusals that have counted nothing. Its owner ends it with Close.
-func NewRefusals(log *slog.Logger) *Refusals {
-	return &Refusals{log: log, counts: make(map[measure.AuthRefused]uint64), recent: make(map[refusal]*repeated)}
+// reasons are those for which most peers are refused.
+var reasons = []eventhub.Code{eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeJWTInvalid}
+
+// NewRefusals returns Refusals that have counted nothing of these transports: there is a count of each reason
+// from the start, because what watches counts sees those that are added to one, and not those with which one
+// begins. Its owner ends it with Close.
+func NewRefusals(log *slog.Logger, transports ...string) *Refusals {
+	r := &Refusals{log: log, counts: make(map[measure.AuthRefused]uint64), recent: make(map[refusal]*repeated)}
+	for _, transport := range transports {
+		for _, reason := range reasons {
+			r.counts[measure.AuthRefused{Transport: transport, Reason: string(reason)}] = 0
+		}
+	}
+	return r
 }
 
 // Add counts that a peer at a remote address (host and port) was refused with err.

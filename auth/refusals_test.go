@@ -95,3 +95,26 @@ func TestRefusalsFromVeryManyAddresses(t *testing.T) {
 		}
 	})
 }
+
+// TestCountsBeginWithNothing: an alert on the increase of a counter does not see the value with which it begins.
+func TestCountsBeginWithNothing(t *testing.T) {
+	r := NewRefusals(slog.New(slog.DiscardHandler), "ws", "http")
+	defer r.Close()
+	begins := make(map[string]bool)
+	for _, kind := range r.Measure() {
+		begins[kind.Transport+" "+kind.Reason] = kind.Count == 0
+	}
+	for _, code := range []eventhub.Code{eventhub.CodeUnauthorized, eventhub.CodeNoToken, eventhub.CodeBadToken, eventhub.CodeJWTInvalid} {
+		for _, transport := range []string{"ws", "http"} {
+			if !begins[transport+" "+string(code)] {
+				t.Errorf("%s over %s does not begin with 0", code, transport)
+			}
+		}
+	}
+	r.Add("http", "192.0.2.1:5000", wrong)
+	for _, kind := range r.Measure() {
+		if want := uint64(strings.Count(kind.Transport+kind.Reason, "httpbad_token")); kind.Count != want {
+			t.Errorf("%+v; want %d", kind, want)
+		}
+	}
+}

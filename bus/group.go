@@ -56,10 +56,10 @@ type group struct {
 	waits    *ackwait.Group // who waits for its events
 	returned *idle.Ended    // it had ended, and is made again; until somebody is told
 
-	fetch    *fetcher     // of the turn under way
-	verdicts []verdict    // the turns' own: about events to be read again, rising
-	warned   bool         // the turns' own: it was said that the filter costs too much
-	steps    []*groupStep // of the commit that is being built; the committer's
+	fetch    *fetcher                    // of the turn under way
+	verdicts []verdict                   // the turns' own: about events to be read again, rising
+	told     struct{ costs, fails bool } // the turns' own: it was said that the filter costs too much, and fails
+	steps    []*groupStep                // of the commit that is being built; the committer's
 }
 
 func newGroup(b *Bus, log *topiclog.Log, key groupKey) *group {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"eventhub/bus/internal/judge"
+	"eventhub/internal/filter"
 	"eventhub/store"
 )
 
@@ -28,10 +29,9 @@ func (g *group) judge(f *fetcher) (spent bool) {
 		if len(known) > 0 && known[0].offset == item.Offset {
 			passes = known[0].passes
 		} else {
-			tooCostly := false
-			if passes, tooCostly = g.bus.filters.Passes(g.filter, item.Record, item.Offset); tooCostly {
-				g.tooCostly(item.Offset)
-			}
+			v := g.bus.filters.Judge(g.filter, item.Record, item.Offset)
+			passes = v == filter.Passes
+			g.tell(v, item.Offset)
 			spent = g.Evaluates && time.Since(f.began) >= judge.TurnTime
 		}
 		f.passes = append(f.passes, passes)
@@ -55,11 +55,19 @@ func (g *group) keepVerdicts(fresh []store.Item, taken int) {
 	}
 }
 
-// tooCostly says once of a group that its filter costs too much.
-func (g *group) tooCostly(offset uint64) {
-	if !g.warned {
-		g.warned = true
+// tell says once of a group in a topic that its filter costs too much on an event, and once of a group that it cannot be
+// evaluated on one: it is so in all events where a member is written wrong, and in some where it is not.
+func (g *group) tell(v filter.Verdict, offset uint64) {
+	switch {
+	case v == filter.CostsTooMuch && !g.told.costs:
+		g.told.costs = true
 		g.bus.log.Warn("a filter costs too much on an event, which counts as done; metrics count these",
 			"topic", g.log.Topic(), "group", g.name, "offset", offset)
+	case v == filter.Fails && !g.told.fails:
+		g.told.fails = true
+		if g.bus.filters.IsFirst(g.name) {
+			g.bus.log.Info("a filter cannot be evaluated on an event, which counts as done; metrics count these",
+				"topic", g.log.Topic(), "group", g.name, "offset", offset)
+		}
 	}
 }

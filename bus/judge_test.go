@@ -206,8 +206,7 @@ func TestFilterIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestFilterThatCannotJudge: what a filter cannot judge is counted, and of what costs too
-// much somebody reads.
+// TestFilterThatCannotJudge: what a filter cannot judge is counted, and of the first of it somebody reads.
 func TestFilterThatCannotJudge(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := context.Background()
@@ -219,7 +218,7 @@ func TestFilterThatCannotJudge(t *testing.T) {
 		o.Filter = f
 		in := r.subscribe(o)
 		large := fmt.Appendf(nil, `{"s":"%s"}`, strings.Repeat("a", 50_000))
-		for _, payload := range []string{`{"s":"xxy"}`, `{}`, string(large), string(large), `{"s":"no"}`} {
+		for _, payload := range []string{`{"s":"xxy"}`, `{}`, string(large), string(large), `{"s":"no"}`, `{"s":1}`} {
 			if _, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t", Payload: []byte(payload)}); err != nil {
 				t.Fatal(err)
 			}
@@ -229,10 +228,23 @@ func TestFilterThatCannotJudge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.FilterFailed != 3 || e.FilterTooCostly != 2 {
-			t.Errorf("%d failed, %d too costly; want 3 and 2", e.FilterFailed, e.FilterTooCostly)
+		if e.FilterFailed != 4 || e.FilterTooCostly != 2 {
+			t.Errorf("%d failed, %d too costly; want 4 and 2", e.FilterFailed, e.FilterTooCostly)
 		}
 		if n := strings.Count(log.String(), "costs too much"); n != 1 || !strings.Contains(log.String(), "offset=3") {
+			t.Errorf("the log says: %s", log.String())
+		}
+		if n := strings.Count(log.String(), "cannot be evaluated"); n != 1 || !strings.Contains(log.String(), "offset=2") {
+			t.Errorf("the log says: %s", log.String())
+		}
+		// The same group is in many topics, where it has a pattern.
+		o.Topic = "t2"
+		r.subscribe(o)
+		if _, err := r.bus.Publish(ctx, eventhub.Event{Topic: "t2", Payload: []byte(`{}`)}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := strings.Count(log.String(), "cannot be evaluated"); n != 1 {
 			t.Errorf("the log says: %s", log.String())
 		}
 	})

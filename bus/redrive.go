@@ -11,6 +11,7 @@ import (
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/publish"
 	"eventhub/internal/eventid"
+	"eventhub/internal/filter"
 	"eventhub/store"
 )
 
@@ -213,8 +214,7 @@ func (g *group) wants(item store.Item) bool {
 	if g.filter == nil {
 		return true
 	}
-	passes, _ := g.bus.filters.Passes(g.filter, item.Record, item.Offset)
-	return passes
+	return g.bus.filters.Judge(g.filter, item.Record, item.Offset) == filter.Passes
 }
 
 func (r *redrive) skip(why string, n int) {

@@ -82,7 +82,7 @@ func Start(cfg Config) (*Hub, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), refusals: auth.NewRefusals(cfg.Logger), audit: audit.New(cfg.Logger)}
+	h := &Hub{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1), storeLost: make(chan struct{}), refusals: auth.NewRefusals(cfg.Logger, transportWS, transportHTTP, transportOps), audit: audit.New(cfg.Logger)}
 	h.guests, h.pressure = newStrangers(cfg.MaxUnauthenticated), newPressure(int64(cfg.MemoryLimit)<<20)
 	if cfg.shares() {
 		h.cluster = newCluster()

@@ -202,14 +202,6 @@ func (r *runbookRun) scrape() {
 		}
 		r.now = r.now.Add(time.Minute)
 		r.scrapes = append(r.scrapes, promeval.Parse(r.now, string(text)))
-		if len(r.scrapes) == 1 { // a counter begins with its first value: the first one is not seen
-			for key := range r.scrapes[0].Series {
-				if strings.HasPrefix(key, "eventhub_auth_refused_total") {
-					r.t.Errorf("%s before there was anything", key)
-				}
-			}
-			r.scrapes[0].Series[`eventhub_auth_refused_total{reason="bad_token",transport="http"}`] = 0
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -26,6 +27,9 @@ const (
 	// one of operators other than && and ||, nests. nodeLimit is how many parts it
 	// may have once its macros are written out.
 	parseDepth = 64
+	// typeDepth is how deep lists and maps may hold one another that an expression makes, also in a chain of loops: the
+	// time in which the language finds out of what type they are grows with the cube of it.
+	typeDepth = 32
 	nodeLimit  = 4096
 	// regexSize is in instructions of the compiled pattern.
 	regexSize = 1000
@@ -69,7 +73,15 @@ func compile(text string, want *types.Type, loose bool) (*expression, error) {
 	if err != nil {
 		return nil, eventhub.Wrap(eventhub.CodeInternal, err, "the language of filters is not there")
 	}
-	checked, issues := env.Compile(text)
+	parsed, issues := env.Parse(text)
+	if issues.Err() != nil {
+		return nil, refuseIssues(issues)
+	}
+	n := nesting{of: make(map[string]int)}
+	if n.look(parsed.NativeRep().Expr()); n.most > typeDepth {
+		return nil, refuse(nil, fmt.Sprintf("the expression puts lists and maps %d deep into one another; at most %d levels are expected", n.most, typeDepth))
+	}
+	checked, issues := env.Check(parsed)
 	if issues.Err() != nil {
 		return nil, refuseIssues(issues)
 	}
@@ -93,6 +105,52 @@ func compile(text string, want *types.Type, loose bool) (*expression, error) {
 		return nil, refuse(nil, oneLine(err.Error()))
 	}
 	return x, nil
+}
+
+// nesting finds out how many lists and maps hold one another at most, of those that an expression makes.
+type nesting struct {
+	most int
+	of   map[string]int // the depth of the variables of loops
+}
+
+// look returns the depth of what an expression gives, or more where only its type says it.
+func (n *nesting) look(e ast.Expr) (depth int) {
+	defer func() { n.most = max(n.most, depth) }()
+	switch e.Kind() {
+	case ast.IdentKind:
+		return n.of[e.AsIdent()]
+	case ast.SelectKind:
+		return n.look(e.AsSelect().Operand())
+	case ast.CallKind:
+		call := e.AsCall()
+		if call.IsMemberFunction() {
+			depth = n.look(call.Target())
+		}
+		for _, arg := range call.Args() {
+			depth = max(depth, n.look(arg))
+		}
+	case ast.ListKind:
+		for _, element := range e.AsList().Elements() {
+			depth = max(depth, n.look(element))
+		}
+		depth++
+	case ast.MapKind:
+		for _, entry := range e.AsMap().Entries() {
+			depth = max(depth, n.look(entry.AsMapEntry().Value()))
+		}
+		depth++
+	case ast.ComprehensionKind:
+		loop := e.AsComprehension()
+		element := max(0, n.look(loop.IterRange())-1)
+		made := n.look(loop.AccuInit())
+		outer := n.of
+		n.of = maps.Clone(outer)
+		n.of[loop.IterVar()], n.of[loop.AccuVar()] = element, made
+		n.of[loop.AccuVar()] = max(made, n.look(loop.LoopStep()))
+		depth = n.look(loop.Result())
+		n.of = outer
+	}
+	return depth
 }
 
 // inspect finds out which members are read and refuses what the checker of the

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"cel.dev/cel-go/cel"
 
 	"eventhub"
+	"eventhub/internal/testsize"
 )
 
 var clock = time.UnixMilli(1723140000000)
@@ -300,6 +302,133 @@ func TestCallsAreWeighed(t *testing.T) {
 		e.Payload = []byte(`{"s":` + tt.small + `}`)
 		if v := p.Judge(encode(t, e), 1); v != Passes {
 			t.Errorf("%s: a small event gets %d", tt.name, v)
+		}
+	}
+}
+
+// TestNestedAndRepeated: lists and maps that an expression puts into one another have far more elements than it takes to make
+// them, and numbers and names of time zones may be long or many. All that goes over them counts.
+func TestNestedAndRepeated(t *testing.T) {
+	digits := strings.Repeat("1", 400_000)
+	elements := "[" + strings.Repeat("1,", 999) + "1]"
+	zones := "[" + strings.Repeat(`"No/Zone",`, 999) + `"No/Zone"]`
+	doubled := func(start, made string, times int) string {
+		return "[" + start + "]" + strings.Repeat(".map(x, "+made+")", times)
+	}
+	for _, tt := range []struct{ name, cel, payload string }{
+		{"equal lists", doubled("1", "[x, x]", 30) + ".exists(x, x == x)", "1"},
+		{"unequal lists", doubled("1", "[x, x]", 30) + ".exists(x, !(x != x))", "1"},
+		{"equal maps", doubled("1", `{"a": x, "b": x}`, 30) + ".exists(x, x == x)", "1"},
+		{"equal texts in lists", doubled("event.payload.s", "[x, x]", 30) + ".exists(x, x == x)", `{"s":"` + digits + `"}`},
+		{"lists of the event", doubled("event.payload", "[x, x]", 30) + ".exists(x, x == x)", "[1]"},
+		{"objects of the event", doubled("event.payload", `{"a": x, "b": x}`, 30) + ".exists(x, x == x)", `{"a":1}`},
+		{"one of a list", doubled("1", "[x, x]", 30) + ".exists(x, x in [x])", "1"},
+		{"one of lists", doubled("1", "[x, x]", 30) + ".exists(x, x in [dyn(0)] + [dyn(x)])", "1"},
+		{"a format", doubled("1", "[x, x]", 30) + `.exists(x, "%s".format([x]) != "")`, "1"},
+		{"long numbers", "event.payload.l.all(x, event.payload.n > 0)", `{"l":` + elements + `,"n":` + digits + `}`},
+		{"time zones", "event.payload.all(z, timestamp(0).getHours(z) == 0)  || event.payload.exists(z, timestamp(0).getMinutes(z) == 61)", zones},
+	} {
+		p := mustCompile(t, filter{CEL: tt.cel})
+		if v := p.Judge(encode(t, event{Payload: []byte(tt.payload)}), 1); v != CostsTooMuch {
+			t.Errorf("%s: %d", tt.name, v)
+		}
+	}
+	for _, text := range []string{
+		doubled("1", "[x, x]", 8) + ".exists(x, x == x && !(x != x) && x in [x] && [x] == [x])",
+		doubled("event.payload.l", `{"a": x, "b": [x]}`, 8) + ".exists(x, x == x && x in [1, x])",
+		`event.payload.l == [1, [2], {"a": [3.0]}] && {"a": [3]} in event.payload.l && [2] in [[1], event.payload.l[1]] && !([2] in [[1], [2, 3]])`,
+		`[1, [2]] != [1, [3]] && {"a": [1]} != {"a": [2]} && {"a": 1} != {"b": 1} && [[1]] != dyn([1]) && [null] == [null] && null in [null, [1]] && "a" in {"a": [1]}`,
+		`event.payload.n > 0 && timestamp(0).getHours("UTC") == 0 && timestamp(0).getHours("+02:00") == 2 && timestamp(0).getFullYear() == 1970 && duration("90s").getMinutes() == 1`,
+		`[1].all(event, size("abc") == 3 && event == 1) && ["A"].exists(event, event.lowerAscii() == "a")`,
+	} {
+		if v := mustCompile(t, filter{CEL: text}).Judge(encode(t, event{Payload: []byte(`{"l":[1,[2],{"a":[3]}],"n":` + digits + `}`)}), 1); v != Passes {
+			t.Errorf("%s: %d", text, v)
+		}
+	}
+}
+
+// TestTypesAreBounded: an expression whose types nest is refused before anybody looks for them, which would take minutes.
+func TestTypesAreBounded(t *testing.T) {
+	for text, refused := range map[string]bool{
+		"[1]" + strings.Repeat(".map(x, [[[[x]]]])", 57) + ".exists(x, x == x)":                 true,
+		"[1]" + strings.Repeat(`.map(x, {"a": {"b": [x]}})`, 57) + ".exists(x, x == x)":         true,
+		"[1]" + strings.Repeat(".map(x, [[[[x]]]])", 57) + ".exists(x, true)":                   true,
+		"[1]" + strings.Repeat(".map(x, [x])", 31) + ".exists(x, x == x)":                       false,
+		"[1]" + strings.Repeat(".map(x, [x])", 32) + ".exists(x, x == x)":                       true,
+		"[1]" + strings.Repeat(".map(x, x + 1)", 60) + ".exists(x, x == 61)":                    false,
+		"[1]" + strings.Repeat(".map(x, [x][0])", 15) + ".exists(x, x == 1)":                    false,
+		strings.Repeat("[", 32) + strings.Repeat("]", 32) + " == event.payload":                 false,
+		strings.Repeat("[", 33) + strings.Repeat("]", 33) + " == event.payload":                 true,
+		"event.payload in [[1], [2]] || event.tags.map(t, {'t': [t]}).exists(m, m.t[0] == 'a')": false,
+	} {
+		compiled := make(chan error, 1)
+		go func() {
+			_, err := Compile(&filter{CEL: text})
+			compiled <- err
+		}()
+		select {
+		case err := <-compiled:
+			if refused != (err != nil) || refused && !strings.Contains(err.Error(), "deep into one another") {
+				t.Errorf("%.60s: %v", text, err)
+			}
+		case <-time.After(20 * time.Second): // it takes milliseconds
+			t.Fatalf("%.60s: nobody knows its types", text)
+		}
+	}
+}
+
+// TestChainsEnd: whatever an expression makes of what it has made, it ends soon.
+func TestChainsEnd(t *testing.T) {
+	made := []string{"[x, x]", "[x, [x]]", `{"a": x, "b": x}`, `{"a": [x], "b": event.payload}`, "[x] + [x, x]", "x in [x, x] ? [x, x] : [x]", "[x == x, x == [x]]", `"%s".format([x])`,
+		"[x].map(y, [y, x])", "[x, event.payload]", "dyn(x)", "[x].filter(y, y == x)"}
+	asked := []string{"x == x", "x != x", "x in [x]", `"%s%s".format([x, x]) == ""`, "[x] == [[x], x]", "x in event.payload", "x == event.payload", "event.payload == x"}
+	r := encode(t, event{Payload: []byte(`{"a":[1,[2],{"b":"text"}],"b":[[[1]]]}`)})
+	random := rand.New(rand.NewPCG(1, 2))
+	verdicts := make(map[Verdict]int)
+	for range testsize.Of(150, 30) {
+		text := []string{"[dyn(event.payload)]", "[dyn(1)]"}[random.IntN(2)]
+		two := []string{made[random.IntN(len(made))], made[random.IntN(len(made))]}
+		for range random.IntN(30) {
+			text += ".map(x, " + two[random.IntN(2)] + ")"
+		}
+		text += ".exists(x, " + asked[random.IntN(len(asked))] + ")"
+		p, err := Compile(&filter{CEL: text})
+		if err != nil {
+			continue // refused before it costs anything
+		}
+		judged := make(chan Verdict, 1)
+		go func() { judged <- p.Judge(r, 1) }()
+		select {
+		case v := <-judged:
+			verdicts[v]++
+		case <-time.After(20 * time.Second): // it takes 0.1 s on a machine at rest
+			t.Fatalf("%s does not end", text)
+		}
+	}
+	if verdicts[Passes] == 0 || verdicts[Excludes] == 0 || verdicts[CostsTooMuch] == 0 {
+		t.Errorf("verdicts: %v; of each kind some are expected", verdicts)
+	}
+}
+
+// TestTextOfWhatIsNone: a value that is no text is none, however large, and whatever was counted before.
+func TestTextOfWhatIsNone(t *testing.T) {
+	often := strings.Repeat("event.payload == event.payload && ", 2) + "true"
+	text, err := CompileText(often + " ? event.payload : event.payload.s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := encode(t, event{Payload: []byte(`{"a":{"k":1},"s":"` + strings.Repeat("a", 900_000) + `"}`)})
+	if got, ok := text.Of(r, 1); ok || got != "" {
+		t.Errorf("an object has the text %.20q", got)
+	}
+	for cel, want := range map[string]string{"event.payload.s": "a", "event.payload.n": "", "event.key": "k", "event.payload.none": ""} {
+		text, err := CompileText(cel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ok := text.Of(encode(t, event{Key: "k", Payload: []byte(`{"s":"a","n":1,"none":null}`)}), 1)
+		if got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v", cel, got, ok)
 		}
 	}
 }

@@ -26,7 +26,10 @@ func (t *Text) Of(r eventhub.Record, offset uint64) (text string, ok bool) {
 	e.record, e.offset = r, offset
 	if e.read(r, t.expression.last) {
 		if out, _, err := t.expression.program.Eval(e); err == nil {
-			text, ok = out.Value().(string)
+			var is types.String
+			if is, ok = out.(types.String); ok {
+				text = string(is)
+			}
 		}
 	}
 	*e = evaluation{} // a record is not to be held on to

@@ -66,6 +66,7 @@ func (m *meter) decode(raw []byte) ref.Val {
 	case 'n':
 		return types.NullValue
 	}
+	m.spend(len(raw)) // a number may be as long as the payload
 	return decodeNumber(raw)
 }
 
@@ -80,6 +81,74 @@ func decodeNumber(raw []byte) ref.Val {
 		return types.WrapErr(errNoJSON)
 	}
 	return types.Double(f)
+}
+
+// equal reports whether two values are equal. It counts each pair of lists or maps, and of texts their bytes.
+func (m *meter) equal(a, b ref.Val) bool {
+	switch a := a.(type) {
+	case *object, *list: // count themselves
+	case traits.Lister:
+		return m.equalLists(a, b)
+	case traits.Mapper:
+		return m.equalMaps(a, b)
+	default:
+		if n := bytesOf(a); n > 0 && n == bytesOf(b) {
+			m.spend(n)
+		}
+	}
+	return types.Equal(a, b) == types.True
+}
+
+func (m *meter) equalLists(l traits.Lister, other ref.Val) bool {
+	m.spend(pairWeight)
+	o, ok := other.(traits.Lister)
+	if !ok || o.Size() != l.Size() {
+		return false
+	}
+	for mine, theirs := l.Iterator(), o.Iterator(); mine.HasNext() == types.True; {
+		m.spend(1)
+		if !m.equal(mine.Next(), theirs.Next()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *meter) equalMaps(a traits.Mapper, other ref.Val) bool {
+	m.spend(pairWeight)
+	b, ok := other.(traits.Mapper)
+	if !ok || b.Size() != a.Size() {
+		return false
+	}
+	for it := a.Iterator(); it.HasNext() == types.True; {
+		m.spend(1)
+		key := it.Next()
+		mine, _ := a.Find(key)
+		theirs, found := b.Find(key)
+		if !found || !m.equal(mine, theirs) {
+			return false
+		}
+	}
+	return true
+}
+
+// contains answers wanted in container.
+func (m *meter) contains(wanted, container ref.Val) ref.Val {
+	switch c := container.(type) {
+	case *object, *list:
+	case traits.Lister:
+		for it := c.Iterator(); it.HasNext() == types.True; {
+			m.spend(1)
+			if m.equal(wanted, it.Next()) {
+				return types.True
+			}
+		}
+		return types.False
+	}
+	if c, ok := container.(traits.Container); ok {
+		return c.Contains(wanted)
+	}
+	return types.NoSuchOverloadErr()
 }
 
 // object is a JSON object as a map.
@@ -169,6 +238,7 @@ func (o *object) Size() ref.Val {
 
 // Equal implements ref.Val.
 func (o *object) Equal(other ref.Val) ref.Val {
+	o.spend(pairWeight)
 	m, ok := other.(traits.Mapper)
 	if !ok || m.Size() != o.Size() {
 		return types.False
@@ -176,7 +246,7 @@ func (o *object) Equal(other ref.Val) ref.Val {
 	for name, raw, at := nextMember(o.raw, 0); at > 0; name, raw, at = nextMember(o.raw, at) {
 		o.spend(len(name) + len(raw))
 		value, found := m.Find(types.String(unquote(name)))
-		if !found || types.Equal(o.decode(raw), value) != types.True {
+		if !found || !o.equal(o.decode(raw), value) {
 			return types.False
 		}
 	}
@@ -308,7 +378,7 @@ func (l *list) Contains(wanted ref.Val) ref.Val {
 			if value[0] == '"' && sameText(inside(value), string(want), false) {
 				return types.True
 			}
-		} else if types.Equal(l.decode(value), wanted) == types.True {
+		} else if l.equal(l.decode(value), wanted) {
 			return types.True
 		}
 	}
@@ -329,18 +399,7 @@ func (l *list) Size() ref.Val {
 }
 
 // Equal implements ref.Val.
-func (l *list) Equal(other ref.Val) ref.Val {
-	o, ok := other.(traits.Lister)
-	if !ok || o.Size() != l.Size() {
-		return types.False
-	}
-	for mine, theirs := l.Iterator(), o.Iterator(); mine.HasNext() == types.True; {
-		if types.Equal(mine.Next(), theirs.Next()) != types.True {
-			return types.False
-		}
-	}
-	return types.True
-}
+func (l *list) Equal(other ref.Val) ref.Val { return types.Bool(l.equalLists(l, other)) }
 
 // Iterator implements traits.Iterable.
 func (l *list) Iterator() traits.Iterator {

@@ -14,6 +14,10 @@ import (
 // variableName is the one variable of an expression.
 const variableName = "event"
 
+// meterName is the name under which the meter of an evaluation is found wherever it counts. No loop can have a
+// variable of that name, as it can have one that is called event.
+const meterName = "the meter"
+
 // variableType is its type. The name has a space, so that no expression can make
 // a value of it.
 var variableType = types.NewObjectType("an event")
@@ -33,7 +37,9 @@ type evaluation struct {
 var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
 
 // ResolveName implements interpreter.Activation.
-func (e *evaluation) ResolveName(name string) (any, bool) { return e, name == variableName }
+func (e *evaluation) ResolveName(name string) (any, bool) {
+	return e, name == variableName || name == meterName
+}
 
 // Parent implements interpreter.Activation.
 func (e *evaluation) Parent() cel.Activation { return nil }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
@@ -20,9 +22,19 @@ import (
 // they begin (byteLimit): the time that one evaluation takes is bounded, whatever the
 // event, and so is the memory.
 
-// stepWeight is what one instruction of a pattern counts for one byte: it takes much longer
-// than to go over the byte.
-const stepWeight = 4
+const (
+	// stepWeight is what one instruction of a pattern counts for one byte: it takes much longer
+	// than to go over the byte.
+	stepWeight = 4
+	// partWeight is what an element or member of a list or map counts that the expression has made: one
+	// that holds another several times has far more of them than it takes to make.
+	partWeight = 16
+	// pairWeight is what a comparison of two lists or maps counts, besides their elements.
+	pairWeight = 64
+	// zoneWeight is what the name of a time zone counts: files are read for it, and looked for in
+	// several places where there is none of that name.
+	zoneWeight = 32 << 10
+)
 
 // weights say how many bytes a call goes over or makes, by the function's name. The
 // weight of matches depends on its pattern.
@@ -33,9 +45,12 @@ var weights = map[string]func(args []ref.Val) int{
 	"charAt": sumOf, "substring": sumOf, "split": sumOf, "trim": sumOf, "reverse": sumOf,
 	"lowerAscii": sumOf, "upperAscii": sumOf, "strings.quote": sumOf,
 	"indexOf": search, "lastIndexOf": search,
-	"replace": replacement,
-	"join":    joined,
-	"format":  wholly,
+	"replace":                 replacement,
+	"join":                    joined,
+	"format":                  wholly,
+	overloads.TimeGetFullYear: zone, overloads.TimeGetMonth: zone, overloads.TimeGetDayOfYear: zone,
+	overloads.TimeGetDate: zone, overloads.TimeGetDayOfMonth: zone, overloads.TimeGetDayOfWeek: zone,
+	overloads.TimeGetHours: zone, overloads.TimeGetMinutes: zone, overloads.TimeGetSeconds: zone, overloads.TimeGetMilliseconds: zone,
 }
 
 // bytesOf returns the length of a text.
@@ -55,6 +70,18 @@ func sumOf(args []ref.Val) (n int) {
 		n += bytesOf(v)
 	}
 	return n
+}
+
+// zone is the weight of what looks at a time in a time zone. An offset, as +02:00, is no name.
+func zone(args []ref.Val) int {
+	if len(args) < 2 {
+		return 0
+	}
+	name, ok := args[1].(types.String)
+	if !ok || strings.Contains(string(name), ":") {
+		return 0
+	}
+	return zoneWeight + len(name)
 }
 
 // search is the weight of what compares a text with each part of another.
@@ -91,18 +118,18 @@ func wholly(args []ref.Val) (n int) {
 		}
 		switch v := v.(type) {
 		case *object:
-			n += len(v.raw)
+			n += valueWeight * len(v.raw)
 		case *list:
-			n += len(v.raw)
+			n += valueWeight * len(v.raw)
 		case traits.Mapper:
 			for it := v.Iterator(); it.HasNext() == types.True && n <= byteLimit; {
 				key := it.Next()
 				value, _ := v.Find(key)
-				n += 1 + wholly([]ref.Val{key, value})
+				n += partWeight + wholly([]ref.Val{key, value})
 			}
 		case traits.Lister:
 			for it := v.Iterator(); it.HasNext() == types.True && n <= byteLimit; {
-				n += 1 + wholly([]ref.Val{it.Next()})
+				n += partWeight + wholly([]ref.Val{it.Next()})
 			}
 		default:
 			n += bytesOf(v)
@@ -127,8 +154,11 @@ func weighCalls(env *cel.Env) cel.ProgramOption {
 		if !ok {
 			return node, nil
 		}
-		if call.Function() == "matches" {
+		switch call.Function() {
+		case overloads.Matches:
 			return weighPattern(call)
+		case operators.Equals, operators.NotEquals, operators.In:
+			return weighComparison(call), nil
 		}
 		weight := weights[call.Function()]
 		if weight == nil {
@@ -218,9 +248,7 @@ func (w *weighed) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 		}
 		args = append(args, v)
 	}
-	if v, ok := frame.ResolveName(variableName); ok {
-		v.(*evaluation).spend(w.weight(args))
-	}
+	meterOf(frame).spend(w.weight(args))
 	result := w.run(args...)
 	if tracker := frame.CostTracker(); tracker != nil {
 		tracker.EvalVarArgs(frame, w.call.ID(), w.call, args, result)
@@ -231,4 +259,57 @@ func (w *weighed) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 // Eval implements interpreter.Interpretable.
 func (w *weighed) Eval(vars interpreter.Activation) ref.Val {
 	return interpreter.EvalActivation(vars, w.Exec)
+}
+
+// meterOf returns what counts the bytes of the evaluation.
+func meterOf(frame *interpreter.ExecutionFrame) *meter {
+	v, _ := frame.ResolveName(meterName)
+	return &v.(*evaluation).meter
+}
+
+// compared is a comparison that counts what it goes over: the language counts the elements of the two lists
+// or maps, and not what these hold.
+type compared struct {
+	interpreter.InterpretableV2
+	call    interpreter.InterpretableCall // for its name and arguments
+	compare func(m *meter, lhs, rhs ref.Val) ref.Val
+}
+
+func weighComparison(call interpreter.InterpretableCall) interpreter.InterpretableV2 {
+	c := &compared{call.(interpreter.InterpretableV2), call, nil}
+	switch call.Function() {
+	case operators.Equals:
+		c.compare = func(m *meter, lhs, rhs ref.Val) ref.Val { return types.Bool(m.equal(lhs, rhs)) }
+	case operators.NotEquals:
+		c.compare = func(m *meter, lhs, rhs ref.Val) ref.Val { return types.Bool(!m.equal(lhs, rhs)) }
+	default:
+		if _, constant := call.Args()[1].(interpreter.InterpretableConst); constant {
+			return c.InterpretableV2 // it is as long as it is written, and may be looked up
+		}
+		c.compare = (*meter).contains
+	}
+	return c
+}
+
+// Exec implements interpreter.InterpretableV2.
+func (c *compared) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	args := c.call.Args()
+	lhs := args[0].Exec(frame)
+	if types.IsUnknownOrError(lhs) {
+		return lhs
+	}
+	rhs := args[1].Exec(frame)
+	if types.IsUnknownOrError(rhs) {
+		return rhs
+	}
+	result := c.compare(meterOf(frame), lhs, rhs)
+	if tracker := frame.CostTracker(); tracker != nil {
+		tracker.EvalBinary(frame, c.call.ID(), c.call, lhs, rhs, result)
+	}
+	return result
+}
+
+// Eval implements interpreter.Interpretable.
+func (c *compared) Eval(vars interpreter.Activation) ref.Val {
+	return interpreter.EvalActivation(vars, c.Exec)
 }

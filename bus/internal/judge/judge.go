@@ -44,6 +44,8 @@ type Bench struct {
 	// Bench is used.
 	Interpose func(*filter.Program) Matcher
 
+	told map[string]bool // the groups about which somebody was told; under mu
+
 	// Events that filters could not judge, and of these, those on which one cost too much.
 	failed, tooCostly atomic.Uint64
 
@@ -93,15 +95,13 @@ func (b *Bench) Wants(f *eventhub.Filter) (wants func(r eventhub.Record, offset 
 		return nil, false, err
 	}
 	wants = func(r eventhub.Record, offset uint64) bool {
-		passes, _ := b.Passes(m, r, offset)
-		return passes
+		return b.Judge(m, r, offset) == filter.Passes
 	}
 	return wants, program.Evaluates(), nil
 }
 
-// Passes asks a filter about an event, counts it where the filter could not judge it, and
-// returns whether it passes. tooCostly says that this took more than a filter may take.
-func (b *Bench) Passes(m Matcher, r eventhub.Record, offset uint64) (passes, tooCostly bool) {
+// Judge asks a filter about an event, and counts it where the filter could not judge it.
+func (b *Bench) Judge(m Matcher, r eventhub.Record, offset uint64) filter.Verdict {
 	v := m.Judge(r, offset)
 	switch v {
 	case filter.CostsTooMuch:
@@ -110,7 +110,25 @@ func (b *Bench) Passes(m Matcher, r eventhub.Record, offset uint64) (passes, too
 	case filter.Fails:
 		b.failed.Add(1)
 	}
-	return v == filter.Passes, v == filter.CostsTooMuch
+	return v
+}
+
+// mostTold is of how many groups it is kept that their filter was told of.
+const mostTold = 1000
+
+// IsFirst reports whether nobody has asked about a group of that name before. Of one with a pattern, which
+// is in many topics, one is told; and none once there were mostTold.
+func (b *Bench) IsFirst(group string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.told[group] || len(b.told) >= mostTold {
+		return false
+	}
+	if b.told == nil {
+		b.told = make(map[string]bool)
+	}
+	b.told[group] = true
+	return true
 }
 
 // Counts returns how many events filters could not judge so far, and on how many of these

@@ -43,23 +43,23 @@ type says filter.Verdict
 
 func (s says) Judge(eventhub.Record, uint64) filter.Verdict { return filter.Verdict(s) }
 
-// TestPasses: only what passes passes, and what cannot be judged is counted.
-func TestPasses(t *testing.T) {
+// TestJudge: what cannot be judged is counted.
+func TestJudge(t *testing.T) {
 	var b Bench
 	for _, tt := range []struct {
 		verdict                   filter.Verdict
-		passes, costly            bool
 		wantFailed, wantTooCostly uint64
 	}{
-		{filter.Passes, true, false, 0, 0},
-		{filter.CostsTooMuch, false, true, 1, 1},
-		{filter.Fails, false, false, 2, 1},
-		{filter.Passes, true, false, 2, 1},
+		{filter.Passes, 0, 0},
+		{filter.CostsTooMuch, 1, 1},
+		{filter.Fails, 2, 1},
+		{filter.Excludes, 2, 1},
+		{filter.Passes, 2, 1},
 	} {
-		passes, costly := b.Passes(says(tt.verdict), nil, 1)
+		v := b.Judge(says(tt.verdict), nil, 1)
 		failed, tooCostly := b.Counts()
-		if passes != tt.passes || costly != tt.costly || failed != tt.wantFailed || tooCostly != tt.wantTooCostly {
-			t.Errorf("verdict %v: %v, %v, counts %d, %d; want %+v", tt.verdict, passes, costly, failed, tooCostly, tt)
+		if v != tt.verdict || failed != tt.wantFailed || tooCostly != tt.wantTooCostly {
+			t.Errorf("verdict %v: %v, counts %d, %d; want %+v", tt.verdict, v, failed, tooCostly, tt)
 		}
 	}
 }
