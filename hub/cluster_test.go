@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -445,6 +446,37 @@ func TestSuspended(t *testing.T) {
 	mustHave(t, h, "one", "two", "four") // two was under way, and is in the journal
 	if status, text := ask(t, "http://"+h.OpsAddr()+"/cluster"); status != http.StatusOK || !strings.Contains(text, `"epoch":1,`) {
 		t.Errorf("another hub has led: %s", text)
+	}
+}
+
+// TestJournalFull: a hub whose journal is there, and takes nothing because it is full, says so, and not that there is no
+// answer. It goes on when there is room.
+func TestJournalFull(t *testing.T) {
+	j := memory.New(memory.Options{})
+	var log lines
+	cfg := memberConfig(j.Open(), "a", t.TempDir())
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	h := start(t, cfg)
+	awaitReady(t, h)
+	mustPublish(t, h, "one")
+	j.SetMost(1)
+	const said = "the journal of this hub is full and has taken nothing for"
+	awaitReadiness(t, h, func(status int, text string) bool {
+		if strings.Contains(text, "has not answered") {
+			t.Fatalf("readyz is %d %s", status, text)
+		}
+		return status == http.StatusServiceUnavailable && strings.Contains(text, said)
+	})
+	if status, body := publishHTTP(t, h, "two"); status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"not_active"`) || !strings.Contains(body, said) {
+		t.Errorf("a publish meanwhile: %d %s", status, body)
+	}
+	j.SetMost(100_000_000)
+	awaitReady(t, h)
+	mustPublish(t, h, "three")
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "serves nobody") && !strings.Contains(line, journal.ErrFull.Error()) {
+			t.Errorf("the log does not say why: %s", line)
+		}
 	}
 }
 

@@ -49,7 +49,10 @@ func lacks(r *pebble.Replica, err error) bool {
 func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
 	h.log.Warn("the journal does not have what this hub needs; it fetches a copy of the hub that leads", "error", why)
 	var twin others
-	defer h.cluster.unfetched.Store(nil)
+	defer func() { // what is said meanwhile goes on until the seat has the copy
+		h.cluster.unfetched.Store(nil)
+		h.cluster.fetching.Store(nil)
+	}()
 	for wait := leastLook; ; wait = min(2*wait, mostLook) {
 		from, err := h.leading(ctx, at.journal, &twin)
 		if err == nil {
@@ -143,12 +146,17 @@ func (c *Config) memberTrust() (*tls.Config, error) {
 	return trust, nil
 }
 
-// fetchFrom fetches a copy, and says how far it is.
-func (h *Hub) fetchFrom(ctx context.Context, from journal.Member) error {
+// fetchFrom fetches a copy, and says how far it is. One that is there is said to be on its way until it is in the
+// place of this hub's.
+func (h *Hub) fetchFrom(ctx context.Context, from journal.Member) (err error) {
 	c := h.cluster
 	f := &fetching{from: named(from.ID, from.URLs)}
 	c.fetching.Store(f)
-	defer c.fetching.Store(nil)
+	defer func() {
+		if err != nil {
+			c.fetching.Store(nil)
+		}
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	said := make(chan struct{})

@@ -338,6 +338,40 @@ func TestTwinThatFetches(t *testing.T) {
 	t.Error("the twin goes on looking for a hub that leads")
 }
 
+// TestFetchedCopyIsSaid: from the attempt that has fetched a copy on a hub does not say any more why an earlier one
+// did not, also while the copy is put in the place of its own.
+func TestFetchedCopyIsSaid(t *testing.T) {
+	const failed, fetches = "could not be fetched yet", "fetches a copy"
+	j := memory.New(memory.Options{})
+	cfg := withToken(memberConfig(j.Open(), "a", t.TempDir()))
+	cfg.HTTPAddr = freeAddr(t)
+	proxy, broken := breaking(t, cfg.HTTPAddr)
+	cfg.MemberURLs = []string{proxy}
+	awaitReady(t, start(t, cfg))
+	trimAll(t, j)
+	b := start(t, withToken(memberConfig(j.Open(), "b", t.TempDir())))
+	hasFailed, again := false, false
+	for end := time.Now().Add(clusterWithin); ; {
+		_, text := ask(t, "http://"+b.OpsAddr()+"/readyz")
+		switch {
+		case strings.Contains(text, failed) && again:
+			t.Fatalf("after the attempt that fetched a copy: %s", text)
+		case strings.Contains(text, failed):
+			hasFailed = true
+		case strings.Contains(text, fetches):
+			again = hasFailed
+		case strings.Contains(text, "is a standby of") && hasFailed:
+			if !broken() {
+				t.Error("nothing was fetched over the proxy")
+			}
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(text)
+		}
+	}
+}
+
 // TestFetchesOverTLS: a copy of a hub whose certificate the system does not know is fetched with member_ca_file.
 func TestFetchesOverTLS(t *testing.T) {
 	p := newPair(t, t.TempDir(), 1)

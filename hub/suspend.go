@@ -36,8 +36,12 @@ func (h *Hub) suspend(silent bool) {
 	h.log.Error("the journal does not answer; this hub serves nobody until it does", "lease", h.cfg.Lease, "error", h.whySilent())
 }
 
-// whySilent asks the journal once more, and returns its error: that its servers are away, or are not trusted any more.
+// whySilent returns why the journal takes nothing: that it is full, or, where it gives no answer, what it says
+// when it is asked once more: that its servers are away, or are not trusted any more.
 func (h *Hub) whySilent() error {
+	if full := h.cluster.full(); full != nil {
+		return full
+	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), h.cfg.Lease/member.Looks, errNoAnswer)
 	defer cancel()
 	_, err := h.cluster.seat.Load().journal.Last(ctx)
@@ -61,10 +65,23 @@ func (h *Hub) suspendedFor() *eventhub.Error {
 	if since == nil {
 		return nil
 	}
-	return &eventhub.Error{
-		Code: eventhub.CodeNotActive, RetryAfter: time.Second,
-		Message: fmt.Sprintf("the journal of this hub has not answered for %s; nobody is served until it does", time.Since(*since).Round(time.Millisecond)),
+	said := "has not answered"
+	full := h.cluster.full()
+	if full != nil {
+		said = "is full and has taken nothing"
 	}
+	return &eventhub.Error{
+		Code: eventhub.CodeNotActive, RetryAfter: time.Second, Err: full,
+		Message: fmt.Sprintf("the journal of this hub %s for %s; nobody is served until it does", said, time.Since(*since).Round(time.Millisecond)),
+	}
+}
+
+// full returns the answer of a journal that is there and takes nothing from this hub; nil where that is not so.
+func (c *cluster) full() error {
+	if leader := c.leading.Load(); leader != nil {
+		return leader.Full()
+	}
+	return nil
 }
 
 // unlessSuspended refuses the requests of a door while the hub is suspended, but those for the operations listener

@@ -25,7 +25,8 @@ groups and scheduled events alike. Publishing continues in the meantime.
 DIR is there when all of it is on disk and as the hub has sent it, and not before. It is
 a store: 'eventhub serve --store DIR' runs on it. Its file backup.sha256 has the
 checksums of its files ('sha256sum -c' reads it), which 'eventhub verify' and 'eventhub
-restore' hold them against; a hub that runs on DIR changes them.`,
+restore' hold them against; a hub that runs on DIR removes it, and DIR is a backup
+no more.`,
 		Example: `  eventhub backup /backups/eventhub-$(date +%F)
   eventhub verify /backups/eventhub-2026-01-31`,
 		Args: words("DIR"),

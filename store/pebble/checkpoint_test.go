@@ -246,6 +246,38 @@ func TestCheckpointOnDisk(t *testing.T) {
 	mustClose(t, s)
 }
 
+// TestChecksumsOfABackup: a store in the directory of a backup removes the list of its checksums, which do not hold any more
+// of what runs there. One that is not opened stays a backup.
+func TestChecksumsOfABackup(t *testing.T) {
+	mem := vfs.NewMem()
+	s := mustOpen(t, onMem(t, mem))
+	mustCommit(t, s, true, given("t", "1"))
+	if err := s.Checkpoint(context.Background(), copyDir); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	list := mem.PathJoin(copyDir, backupSums)
+	f, err := mem.Create(list, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o := onMem(t, mem)
+	o.Dir = copyDir
+	if r, err := OpenReplica(o); err == nil {
+		t.Fatalf("a replica of the copy of another store: %v", r)
+	}
+	if _, err := mem.Stat(list); err != nil {
+		t.Errorf("after an opening that was refused: %v", err)
+	}
+	mustClose(t, mustOpen(t, o))
+	if _, err := mem.Stat(list); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the store was opened, and there is a list: %v", err)
+	}
+}
+
 // TestCheckpointOfABrokenStore makes none: nobody knows what is durable.
 func TestCheckpointOfABrokenStore(t *testing.T) {
 	fault := &failing{match: isWALSync}

@@ -31,8 +31,17 @@ const (
 	replaceMove  = "move"
 )
 
-// backupSums is a file of a backup that is none of the store.
+// backupSums is a file of a backup that is none of the store: the checksums of the others.
 const backupSums = "backup.sha256"
+
+// dropBackupSums removes the checksums from a directory whose store is open: the files are others from here on,
+// and who holds them against the list takes the store for a damaged one.
+func dropBackupSums(fsys vfs.FS, dir string) error {
+	if err := fsys.Remove(fsys.PathJoin(dir, backupSums)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("store/pebble: remove the checksums of the backup: %w", err)
+	}
+	return nil
+}
 
 // ErrOtherCluster: the copy is not of the journal that the replica has followed.
 var ErrOtherCluster = errors.New("store/pebble: the copy is of another cluster")

@@ -160,6 +160,9 @@ func openDir(o Options, replicated bool) (*Store, error) {
 		compacting:   compactionSizes,
 		indexSizes:   keyIndexSizes}
 	s.commit.init(s)
+	if err = dropBackupSums(o.FS, o.Dir); err != nil {
+		return nil, s.giveUp(err)
+	}
 	// Pebble begins the log of a new database, and of one whose format it has
 	// just raised, in the old format, in which damage looks like the log's end.
 	// Nothing may be written to that one: the flush begins another at once.
