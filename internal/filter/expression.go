@@ -30,7 +30,7 @@ const (
 	// typeDepth is how deep lists and maps may hold one another that an expression makes, also in a chain of loops: the
 	// time in which the language finds out of what type they are grows with the cube of it.
 	typeDepth = 32
-	nodeLimit  = 4096
+	nodeLimit = 4096
 	// regexSize is in instructions of the compiled pattern.
 	regexSize = 1000
 	// messageBytes keeps what is said about an expression one short line.
