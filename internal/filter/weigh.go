@@ -141,7 +141,8 @@ func wholly(args []ref.Val) (n int) {
 // weighed is a call that counts what it goes over before it begins.
 type weighed struct {
 	interpreter.InterpretableV2
-	call   interpreter.InterpretableCall // for its name and arguments
+	call   interpreter.InterpretableCall // for its name
+	args   []interpreter.InterpretableV2 // of the call, which makes them anew whenever it is asked
 	weight func(args []ref.Val) int
 	run    func(args ...ref.Val) ref.Val
 }
@@ -180,7 +181,7 @@ func weighCalls(env *cel.Env) cel.ProgramOption {
 				run = func(args ...ref.Val) ref.Val { return o.Binary(args[0], args[1]) }
 			}
 			if run != nil {
-				return &weighed{node, call, weight, onlyWith(o.OperandTrait, call.Function(), run)}, nil
+				return &weighed{node, call, call.Args(), weight, onlyWith(o.OperandTrait, call.Function(), run)}, nil
 			}
 		}
 		return nil, fmt.Errorf("the function %s is not there", call.Function())
@@ -226,7 +227,7 @@ func weighPattern(call interpreter.InterpretableCall) (interpreter.Interpretable
 		return nil, err
 	}
 	instructions := len(program.Inst)
-	return &weighed{call, call,
+	return &weighed{call, call, args,
 		func(args []ref.Val) int { return stepWeight * instructions * bytesOf(args[0]) },
 		func(args ...ref.Val) ref.Val {
 			text, ok := args[0].(types.String)
@@ -241,7 +242,7 @@ func weighPattern(call interpreter.InterpretableCall) (interpreter.Interpretable
 func (w *weighed) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 	var few [3]ref.Val
 	args := few[:0]
-	for _, arg := range w.call.Args() {
+	for _, arg := range w.args {
 		v := arg.Exec(frame)
 		if types.IsUnknownOrError(v) {
 			return v
@@ -271,19 +272,21 @@ func meterOf(frame *interpreter.ExecutionFrame) *meter {
 // or maps, and not what these hold.
 type compared struct {
 	interpreter.InterpretableV2
-	call    interpreter.InterpretableCall // for its name and arguments
-	compare func(m *meter, lhs, rhs ref.Val) ref.Val
+	call     interpreter.InterpretableCall // for its name
+	lhs, rhs interpreter.InterpretableV2
+	compare  func(m *meter, lhs, rhs ref.Val) ref.Val
 }
 
 func weighComparison(call interpreter.InterpretableCall) interpreter.InterpretableV2 {
-	c := &compared{call.(interpreter.InterpretableV2), call, nil}
+	args := call.Args()
+	c := &compared{call.(interpreter.InterpretableV2), call, args[0], args[1], nil}
 	switch call.Function() {
 	case operators.Equals:
 		c.compare = func(m *meter, lhs, rhs ref.Val) ref.Val { return types.Bool(m.equal(lhs, rhs)) }
 	case operators.NotEquals:
 		c.compare = func(m *meter, lhs, rhs ref.Val) ref.Val { return types.Bool(!m.equal(lhs, rhs)) }
 	default:
-		if _, constant := call.Args()[1].(interpreter.InterpretableConst); constant {
+		if _, constant := c.rhs.(interpreter.InterpretableConst); constant {
 			return c.InterpretableV2 // it is as long as it is written, and may be looked up
 		}
 		c.compare = (*meter).contains
@@ -293,12 +296,11 @@ func weighComparison(call interpreter.InterpretableCall) interpreter.Interpretab
 
 // Exec implements interpreter.InterpretableV2.
 func (c *compared) Exec(frame *interpreter.ExecutionFrame) ref.Val {
-	args := c.call.Args()
-	lhs := args[0].Exec(frame)
+	lhs := c.lhs.Exec(frame)
 	if types.IsUnknownOrError(lhs) {
 		return lhs
 	}
-	rhs := args[1].Exec(frame)
+	rhs := c.rhs.Exec(frame)
 	if types.IsUnknownOrError(rhs) {
 		return rhs
 	}
