@@ -15,6 +15,7 @@ import (
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/testsize"
 )
 
 // onceAnswer is any answer to a publish.
@@ -197,7 +198,8 @@ func TestIdempotencyKeysUnderWay(t *testing.T) {
 	h := startHub(t, t.TempDir())
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	const keys, requests = 60, 3
+	const requests = 3
+	keys := testsize.Of(60, 15)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	offsets := map[string]map[uint64]bool{}

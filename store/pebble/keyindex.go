@@ -56,19 +56,18 @@ type indexSizes struct {
 	batch  int           // entries of a batch
 	tables int           // entries from which on they are written as tables
 	table  int           // bytes of the keys of a table
+	looks  int           // events, or entries written as tables, after which a step pauses, and looks at whether it is still wanted
 	held   time.Duration // pauses after which it reads on with another iterator
 }
 
 // A step has as many entries as its memory has room for: each step has all keys once more, and Pebble
 // merges what the steps leave. One of this size takes some seconds, so it ends early where a sweep waits.
-var keyIndexSizes = indexSizes{step: 1 << 30, keys: 4 << 20, least: 256 << 10, memory: 64 << 20, batch: 2 << 10, tables: 16 << 10, table: 64 << 20, held: 5 * time.Second}
+var keyIndexSizes = indexSizes{step: 1 << 30, keys: 4 << 20, least: 256 << 10, memory: 64 << 20, batch: 2 << 10, tables: 16 << 10, table: 64 << 20, looks: 4096, held: 5 * time.Second}
 
 // What an entry and a key take while a step sorts them, besides the text of the key.
 const (
 	sortedEntryBytes = 8
 	sortedKeyBytes   = 100
-	// looksAfter is after how many events a step pauses, and looks at whether it is still wanted.
-	looksAfter = 4096
 )
 
 // keyIndex is what memory has of the index of a topic.
@@ -306,7 +305,7 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 			r.row.next = offset
 			break
 		}
-		if seen++; seen%looksAfter == 0 {
+		if seen++; seen%sizes.looks == 0 {
 			if err := r.breathe(ctx, offset); err != nil {
 				return err
 			}

@@ -68,7 +68,7 @@ func (r *indexRun) writeTables(ctx context.Context) (err error) {
 		if err := w.add(key); err != nil {
 			return err
 		}
-		if written++; written%looksAfter == 0 {
+		if written++; written%r.s.indexSizes.looks == 0 {
 			if err := r.breathe(ctx, r.row.next); err != nil {
 				return err
 			}

@@ -300,13 +300,17 @@ func TestStepGivesWay(t *testing.T) {
 	}
 }
 
+// looks is after how many events a step pauses in the tests of pauses.
+const looks = 256
+
 // TestStepPauses: a step calls pause while it reads and while it writes, tables or batches, unless a sweep waits for its end; one that is
 // given up in a pause says so, and does nothing more.
 func TestStepPauses(t *testing.T) {
 	for _, tables := range []bool{false, true} {
 		s := mustOpen(t, onMem(t, vfs.NewMem()))
-		publishKeyed(t, s, 2*looksAfter+1)
+		publishKeyed(t, s, 2*looks+1)
 		startIndex(t, s)
+		s.indexSizes.looks, s.indexSizes.batch = looks, looks
 		if s.indexSizes.tables = 1 << 30; tables {
 			s.indexSizes.tables = 1
 		}
@@ -339,19 +343,20 @@ func TestStepPauses(t *testing.T) {
 // how far it has read.
 func TestStepEndsInAPause(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
-	publishKeyed(t, s, 4*looksAfter)
+	publishKeyed(t, s, 4*looks)
 	startIndex(t, s)
-	s.indexSizes.least = 2 * looksAfter
+	s.indexSizes.looks = looks
+	s.indexSizes.least = 2 * looks
 	var last store.IndexProgress
 	p, done, err := s.IndexKeys(context.Background(), "t", func(_ context.Context, p store.IndexProgress) bool {
-		if p.Total != 4*looksAfter || p.Done < last.Done || p.Done == 0 {
+		if p.Total != 4*looks || p.Done < last.Done || p.Done == 0 {
 			t.Errorf("a pause at %+v after %+v", p, last)
 		}
 		last = p
 		return true
 	})
-	if err != nil || done || p.Done != 2*looksAfter {
-		t.Errorf("a step that was ended: %+v, %v, %v; want %d", p, done, err, 2*looksAfter)
+	if err != nil || done || p.Done != 2*looks {
+		t.Errorf("a step that was ended: %+v, %v, %v; want %d", p, done, err, 2*looks)
 	}
 	mustIndex(t, s, "t")
 	checkIndexes(t, s)
@@ -361,8 +366,14 @@ func TestStepEndsInAPause(t *testing.T) {
 // TestPausesHoldNoTables: a step that pauses for long does not keep on the disk what Pebble has replaced meanwhile.
 func TestPausesHoldNoTables(t *testing.T) {
 	s := mustOpen(t, onMem(t, vfs.NewMem()))
-	publishKeyed(t, s, 8*looksAfter)
+	for range 2 { // tables that Pebble merges
+		publishKeyed(t, s, 4*looks)
+		if err := s.db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	startIndex(t, s)
+	s.indexSizes.looks = looks
 	s.indexSizes.held = 1 // a nanosecond
 	held := func() int64 { return s.db.Metrics().Table.ZombieCount }
 	paused := 0
