@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -48,8 +49,11 @@ func (f *Filter) String() string {
 	if f.IsZero() {
 		return "{}"
 	}
-	text, _ := json.Marshal(f) // strings always can be
-	return string(text)
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // > and & are to be read as they were written
+	_ = e.Encode(f)        // strings always can be
+	return strings.TrimSuffix(text.String(), "\n")
 }
 
 // Validate checks sizes and names; the error has CodeBadRequest. Whether CEL is

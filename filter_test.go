@@ -76,6 +76,10 @@ func TestFilterString(t *testing.T) {
 	if err := json.Unmarshal([]byte(f.String()), &back); err != nil || !f.Equal(&back) {
 		t.Errorf("%s came back as %s, %v", f, &back, err)
 	}
+	shown := Filter{CEL: `event.payload.a > 1 && event.key < "<b>"`}
+	if want := `{"cel":"event.payload.a > 1 && event.key < \"<b>\""}`; shown.String() != want {
+		t.Errorf("shown as %s; want %s, as it was written", shown.String(), want)
+	}
 	if !strings.Contains(f.String(), `"headers":{"a":"1","b":"2"}`) {
 		t.Errorf("%s: names are not in order", f)
 	}

@@ -294,7 +294,8 @@ type Subscriber interface {
 	// need be: the resolved start is durable when Subscribe returns. Deliveries
 	// may reach r before that.
 	//
-	// CodeGroupMismatch names a setting that the group has otherwise;
+	// CodeGroupMismatch names a setting that the group has otherwise, or says what is wrong with a filter that it has and
+	// the hub does not accept any more;
 	// CodeUnknownID, a start after an event that does not exist; CodeBadRequest, a
 	// value out of range or a missing group.
 	Subscribe(ctx context.Context, opts GroupOptions, r Receiver) (Subscription, error)

@@ -293,11 +293,14 @@ func (g *GroupInfo) LagMS() (ms int64, ok bool) {
 
 // Blocked says what keeps events of a group waiting, and which event is in the way.
 type Blocked struct {
-	// Kind is "paused"; "no_members"; "members_paused" (all of them);
+	// Kind is "paused"; "filter" (the hub does not accept the group's any more, so nobody
+	// can subscribe); "no_members"; "members_paused" (all of them);
 	// "members_full" (they hold as many events as they may); "window" (the group
 	// has read as far ahead of its cursor as it may); or "key" (events wait for
 	// an earlier one of their key).
 	Kind string `json:"kind"`
+	// Reason is what is wrong with the filter, of kind "filter".
+	Reason string `json:"reason,omitempty"`
 	// Key is the one that waits longest, of kind "key".
 	Key string `json:"key,omitempty"`
 	// The event in the way: of kind "window" the one above the cursor, of kind

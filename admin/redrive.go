@@ -178,7 +178,7 @@ type RedriveResult struct {
 	// Skipped counts the others by why: "waiting" (an earlier redrive of the event is
 	// not done), "open" (the group was moved back and has the event again), "no_group"
 	// (the group is not there any more), "gone" (the topic has no such event any more;
-	// it can be requeued).
+	// it can be requeued), "filter" (the hub does not accept the group's filter any more).
 	Skipped map[string]int `json:"skipped,omitempty"`
 	// Samples are the first of those that are given back, at most RedriveSamples; only
 	// of what would be done.

@@ -15,8 +15,12 @@ func (w *waitedGroups) Find(ctx context.Context, topic, name string) (*ackwait.G
 	b := (*Bus)(w)
 	return b.waited(topic, name, func(g *group) error {
 		err := g.load(ctx, nil)
-		if eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && b.patterns.covering(name, topic) != "" {
-			return nil // its topic is to be created
+		switch {
+		case err == nil:
+			return g.outdated // the filter says which events it has done
+		case eventhub.ErrorCode(err) == eventhub.CodeNotSubscribed && b.patterns.covering(name, topic) != "":
+			kept, _ := b.patterns.settingsFor(name, topic)
+			return b.accepts(name, kept) // its topic is to be created
 		}
 		return err
 	})

@@ -36,7 +36,8 @@ type group struct {
 
 	used atomic.Int64 // when it was, by idle.Runtime.Passed; 0: not since it is loaded
 
-	life uint64 // of the topic; set with loaded
+	life     uint64 // of the topic; set with loaded
+	outdated error  // why nobody can be a member: what is wrong with the stored filter; set with loaded
 
 	mu       sync.Mutex
 	ended    error // why nothing is delivered or settled any more

@@ -116,7 +116,7 @@ func (b *Bus) groupInfo(ctx context.Context, t store.TopicInfo, name string, sta
 	if info.Paused {
 		info.BlockedBy = &admin.Blocked{Kind: "paused"}
 	} else if info.Lag > 0 || info.Redriven > 0 {
-		info.BlockedBy = &admin.Blocked{Kind: "no_members"}
+		info.BlockedBy = withoutMembers(b.accepts(name, set))
 	}
 	if g := b.running(t.Name, name); g != nil {
 		if info.Lag, err = g.lag(ctx, t.Head, t.Horizon); err != nil {
@@ -179,6 +179,14 @@ func (g *group) describe(info *admin.GroupInfo) {
 	}
 }
 
+// withoutMembers says why nobody is a member of a group. outdated is what is wrong with its filter, nil where nothing is.
+func withoutMembers(outdated error) *admin.Blocked {
+	if outdated == nil {
+		return &admin.Blocked{Kind: "no_members"}
+	}
+	return &admin.Blocked{Kind: "filter", Reason: eventhub.AsError(errors.Unwrap(outdated)).Message}
+}
+
 // blockedBy says what keeps events back. g.mu is held.
 func (g *group) blockedBy(info *admin.GroupInfo) *admin.Blocked {
 	room := 0
@@ -191,7 +199,7 @@ func (g *group) blockedBy(info *admin.GroupInfo) *admin.Blocked {
 	case info.Lag == 0 && info.Redriven == 0:
 		return nil
 	case len(g.members) == 0:
-		return &admin.Blocked{Kind: "no_members"}
+		return withoutMembers(g.outdated)
 	case g.state.Size() >= g.bus.opts.AckWindow:
 		return blocked("window", g.state.Oldest(), g.bus.clock.Drift())
 	case g.state.Held() > 0:

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,6 +76,9 @@ func (s *subscription) join(ctx context.Context, at store.TopicLife, o *eventhub
 func (g *group) join(ctx context.Context, s *subscription, life uint64, o *eventhub.GroupOptions) (joined bool, _ error) {
 	if err := g.loadIn(ctx, life, o); err != nil {
 		return false, err
+	}
+	if g.outdated != nil {
+		return false, g.outdated
 	}
 	head, err := g.bus.store.Head(ctx, g.log.Topic())
 	if err != nil {
@@ -274,7 +278,7 @@ func (b *Bus) agrees(ctx context.Context, topic string, o *eventhub.GroupOptions
 	if err := json.Unmarshal(state.Settings, &set); err != nil {
 		return false, eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q in topic %q cannot be read.", o.Group, topic)
 	}
-	return true, set.match(o)
+	return true, cmp.Or(set.match(o), b.accepts(o.Group, set))
 }
 
 // covers reports whether one of the subscription's patterns matches the topic, and it may

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,10 +101,9 @@ func (g *group) restore(state store.GroupState, known groupstate.Progress) error
 	if err := json.Unmarshal(state.Settings, &g.settings); err != nil {
 		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored settings of group %q cannot be read.", g.name)
 	}
+	// A filter that an earlier hub took, and this one does not, keeps members out and nobody else.
 	program, err := g.bus.filters.Compile(g.settings.Filter)
-	if err != nil {
-		return eventhub.Wrap(eventhub.CodeInternal, err, "The stored filter of group %q cannot be used: %v", g.name, err)
-	}
+	g.outdated = outdated(g.name, err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settJSON, g.paused = state.Settings, state.Paused
@@ -119,6 +119,21 @@ func (g *group) restore(state store.GroupState, known groupstate.Progress) error
 		g.mustFlush()
 	}
 	return nil
+}
+
+// outdated is the error of who needs the filter of a group that was stored and does not compile any more. err says why.
+func outdated(group string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return eventhub.Wrap(eventhub.CodeGroupMismatch, err, "group %q has had a filter since its creation that this hub does not accept: %s; remove the group and make it anew with another one",
+		group, eventhub.AsError(err).Message)
+}
+
+// accepts refuses a group whose settings were stored with a filter that does not compile any more.
+func (b *Bus) accepts(group string, s settings) error {
+	_, err := b.filters.Compile(s.Filter)
+	return outdated(group, err)
 }
 
 // progressOf reads what the store has of a group besides its header.
@@ -176,7 +191,7 @@ func (b *Bus) startIn(ctx context.Context, topic store.TopicLife, o *eventhub.Gr
 	at := groupStart{TopicLife: topic}
 	if kept, raw := b.patterns.settingsFor(o.Group, topic.Topic); raw != nil {
 		at.raw = raw
-		return at, kept.match(o)
+		return at, cmp.Or(kept.match(o), b.accepts(o.Group, kept))
 	}
 	var err error
 	if at.raw, err = encodeSettings(o); err != nil {

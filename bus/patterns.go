@@ -240,7 +240,7 @@ func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.Patter
 			continue // a topic: the group in it is all there is to keep
 		}
 		if have, ok := g.patterns[text]; ok {
-			if err := have.settings.match(o); err != nil {
+			if err := cmp.Or(have.settings.match(o), s.bus.accepts(g.name, have.settings)); err != nil {
 				return nil, err
 			}
 			more := false

@@ -41,6 +41,7 @@ const (
 	skipOpen    = "open"
 	skipNoGroup = "no_group"
 	skipGone    = "gone"
+	skipFilter  = "filter"
 )
 
 // DeadLetters implements admin.Redriver.
@@ -163,6 +164,10 @@ func (r *redrive) give(ctx context.Context, key groupKey, letters []admin.DeadLe
 			return nil
 		}
 		return err
+	}
+	if g.outdated != nil {
+		r.skip(skipFilter, len(letters))
+		return nil
 	}
 	there := letters[:0:0]
 	for i := range letters {

@@ -870,6 +870,16 @@ func TestTLS(t *testing.T) {
 	if _, err := newAdmin(t, srv.URL).Topic(bounded(t), "a.b"); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("with an unknown certificate: %v", err)
 	}
+	plain := srv.Listener.Addr().String()
+	if _, err := newAdmin(t, "http://"+plain).Topic(bounded(t), "a.b"); err == nil || !strings.Contains(err.Error(), "it speaks TLS: its URL begins with https://") {
+		t.Errorf("without TLS: %v", err)
+	}
+	if _, err := client.Dial(bounded(t), "ws://"+plain); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "it may speak TLS: its URL then begins with wss://") {
+		t.Errorf("without TLS: %v", err)
+	}
+	if _, err := client.Dial(bounded(t), strings.Replace(serve(t, answering(404, "text/plain", "")), "http", "wss", 1)); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "it speaks no TLS: its URL begins with ws://") {
+		t.Errorf("with TLS, and the hub without: %v", err)
+	}
 
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: srv.TLS.Certificates})
 	if err != nil {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -56,6 +57,12 @@ func handshakeError(err error, refusal *eventhub.Error) error {
 	var status gws.StatusError
 	if errors.As(err, &status) && (status == 401 || status == 403) {
 		return eventhub.Wrap(eventhub.CodeForbidden, err, "The WebSocket handshake was refused.")
+	}
+	if errors.Is(err, gws.ErrHandshakeBadProtocol) { // HTTP/1.0: so Go's servers answer to who does not speak TLS
+		return fmt.Errorf("%w; it may speak TLS: its URL then begins with wss://", err)
+	}
+	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain {
+		return fmt.Errorf("%w; it speaks no TLS: its URL begins with ws://", err)
 	}
 	return err
 }

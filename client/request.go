@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -282,6 +283,9 @@ func (r *response) strange(why string) error {
 	kind := r.header.Get("Content-Type")
 	if kind == "" {
 		kind = "no content type"
+	}
+	if r.status == http.StatusBadRequest && bytes.Contains(r.body, []byte("HTTPS server")) { // so Go's servers answer
+		why = "it speaks TLS: its URL begins with https://"
 	}
 	return fmt.Errorf("client: %s was answered with status %d and %.80s: %s", r.asked, r.status, kind, why)
 }

@@ -208,6 +208,7 @@ var skippedBecause = map[string]string{
 	"open":     "the group was moved back and has the event again",
 	"no_group": "the group that gave the event up is not there any more",
 	"gone":     "the topic does not have the event any more; requeue it",
+	"filter":   "the hub does not accept the group's filter any more",
 }
 
 func describeRedrive(w io.Writer, color bool, r *admin.RedriveResult) error {

@@ -48,7 +48,7 @@ the environment variable in its brackets.
 | Exit code | |
 |---|---|
 | 0 | done; also if the reader of the results has gone away |
-| 1 | failed: the hub refused, something is not there, an input line was bad, the hub speaks another version of the protocol |
+| 1 | failed: the hub refused, something is not there, an input line was bad, the hub speaks another version of the protocol, or interrupted before it was done |
 | 2 | wrong usage: a flag, an argument or an environment variable |
 | 3 | no hub can be reached; of serve, jwt_jwks_url gives no keys; of outbox, the database cannot be reached |
 | 4 | denied: no token, a wrong one, or one without the right |

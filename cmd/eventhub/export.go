@@ -34,9 +34,10 @@ the file is there when all of it is on disk, and not before; one of that name is
 replaced, and keeps its rights. A device or a named pipe is written to like standard
 output: if the output is cut short in a pipe, the exit code shows it.
 
-Where --from is below the horizon of a topic, or events are removed before they are read,
-the command fails; the error says at which offset the topic begins. Where compaction may have
-removed some, a line on standard error says up to which offset.`,
+A topic that does not exist is an error. Where --from is below the horizon of a topic, or
+events are removed before they are read, the command fails too; the error says at which
+offset the topic begins. Where compaction may have removed some, a line on standard error
+says up to which offset.`,
 		Example: `  eventhub export orders > orders.ndjson
   eventhub export '**' --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -f january.ndjson
   eventhub export 'orders.**' --url ws://old:8090 | eventhub import - --url ws://new:8090`,
@@ -69,6 +70,9 @@ removed some, a line on standard error says up to which offset.`,
 		q.OnGap = compactedTo(cmd.ErrOrStderr())
 		done, err := adm.ExportTo(ctx, q, io.MultiWriter(m.onFirst(reached), to.w))
 		m.end()
+		if err == nil && done.Events == 0 {
+			err = r.missing(cmd.Context(), args[0], adm)
+		}
 		if err = to.close(err); err != nil {
 			if done.Events > 0 {
 				err = fmt.Errorf("%w; %s had come, which are not all", err, output.Things(done.Events, "event"))
@@ -126,6 +130,9 @@ func (d *destination) open(cmd *cobra.Command) error {
 	temp := filepath.Join(filepath.Dir(d.name), "."+filepath.Base(d.name)+"-"+rand.Text())
 	d.file, err = os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
 	d.w = d.file
+	if of, ok := errors.AsType[*fs.PathError](err); ok { // of a name that nobody has given
+		return fmt.Errorf("%s: %w", d.name, of.Err)
+	}
 	if err == nil && there != nil {
 		if err = d.file.Chmod(mode); err != nil { // what the umask has taken, and the file before had
 			err = d.close(err)

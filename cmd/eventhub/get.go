@@ -269,17 +269,44 @@ func moment(now time.Time, ms int64) string {
 	return fmt.Sprintf("%s (%s)", output.Time(ms), output.Ago(now, ms))
 }
 
-// words checks that there is one argument for each name.
+// words checks that there is one argument for each name, and that a topic and a group can be so called.
 func words(names ...string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) < len(names) {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
 			return errors.New(names[len(args)] + " is missing")
-		}
-		if len(args) > len(names) {
+		case len(names) == 0 && len(args) > 0:
+			return noArgument(cmd, args[0])
+		case len(args) > len(names):
 			return fmt.Errorf("%q is too much; wanted: %s", args[len(names)], strings.Join(names, " "))
+		}
+		for i, name := range names {
+			if err := checkName(name, args[i]); err != nil {
+				return errors.New(eventhub.AsError(err).Message)
+			}
 		}
 		return nil
 	}
+}
+
+// noArgument is the error of an argument where none is wanted. People who mean a topic learn the flag.
+func noArgument(cmd *cobra.Command, arg string) error {
+	hint := ""
+	if cmd.Flags().Lookup("topic") != nil && eventhub.ValidateStoredTopic(arg) == nil {
+		hint = "; did you mean --topic " + arg + "?"
+	}
+	return fmt.Errorf("%q is too much; no argument is wanted%s", arg, hint)
+}
+
+// checkName judges an argument by what it is called. Of patterns the command knows whether it takes them.
+func checkName(what, arg string) error {
+	switch {
+	case what == "TOPIC" && !eventhub.IsPattern(arg):
+		return eventhub.ValidateStoredTopic(arg)
+	case what == "GROUP":
+		return eventhub.ValidateGroup(arg)
+	}
+	return nil
 }
 
 // section writes a table below a description.

@@ -197,6 +197,8 @@ func blocked(now time.Time, g *admin.GroupInfo) string {
 	switch b.Kind {
 	case "paused":
 		return "paused: nothing is delivered until 'eventhub group resume " + g.Topic + " " + g.Group + "'"
+	case "filter":
+		return "the hub does not accept the filter of the group any more (" + output.Safe(b.Reason) + "): remove the group and make it anew"
 	case "no_members":
 		return "nobody is subscribed"
 	case "members_paused":

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -113,6 +114,15 @@ func setHelp(root *cobra.Command) {
 	template = strings.Replace(template, flags, "{{ownFlags .}}", 1)
 	more := "{{if not .HasParent}}\n\nFlags of the commands that talk to a hub:\n{{connectionFlags}}\n\nOther words: {{otherWords}}{{end}}"
 	root.SetUsageTemplate(strings.Replace(template, "{{if .HasAvailableInheritedFlags}}", more+"{{if .HasAvailableInheritedFlags}}", 1))
+	show := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		var text bytes.Buffer
+		out := cmd.OutOrStdout()
+		cmd.SetOut(&text)
+		show(cmd, args)
+		cmd.SetOut(out)
+		_, _ = text.WriteTo(out) // as after | head: who has seen enough is not told of it
+	})
 }
 
 // ownFlags describes the flags of a command. Those of a connection are named.

@@ -4,7 +4,7 @@
 //
 //	0  done; also where whoever read the results has gone away
 //	1  failed: the hub refused, something is not there, an input line was bad,
-//	   the hub speaks another version of the protocol
+//	   the hub speaks another version of the protocol, interrupted before it was done
 //	2  wrong usage: a flag, an argument or an environment variable
 //	3  no hub can be reached; of serve, jwt_jwks_url gives no keys; of outbox, the
 //	   database cannot be reached
@@ -12,11 +12,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -49,9 +53,12 @@ func main() {
 func run(args []string) int {
 	ctx, stop := untilSignal()
 	defer stop()
+	// A reader of the output that goes away is an error of the write. What commands start gets the signal as ever.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	root := rootCommand()
 	root.SetArgs(inOtherWords(args))
 	cmd, err := root.ExecuteContextC(ctx)
+	err = asInterrupted(ctx, err)
 	code := exitCode(err)
 	if code == exitDone {
 		return code
@@ -63,10 +70,25 @@ func run(args []string) int {
 	return code
 }
 
+// asInterrupted returns the error of a command that a signal has ended: what was cut short by it says neither that no hub
+// is there nor that one has refused. ctx ends with the signal.
+func asInterrupted(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	switch text := oneLine(err.Error()); {
+	case errors.Is(err, client.ErrUnreachable), isAway(err), text == context.Canceled.Error():
+		return errors.New("interrupted before there was an answer")
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("interrupted: %s", strings.Replace(text, ": "+context.Canceled.Error(), "", 1))
+	}
+	return err
+}
+
 func exitCode(err error) int {
 	var usage usageError
 	switch {
-	case err == nil, errors.Is(err, output.ErrClosed):
+	case err == nil, errors.Is(err, output.ErrClosed), nobodyReads(err):
 		return exitDone
 	case errors.As(err, &usage):
 		return exitUsage
@@ -76,6 +98,12 @@ func exitCode(err error) int {
 		return exitUnreachable
 	}
 	return exitFailed
+}
+
+// nobodyReads reports whether an error is of a write to standard output that nobody reads any more.
+func nobodyReads(err error) bool {
+	of, ok := errors.AsType[*fs.PathError](err)
+	return ok && of.Path == os.Stdout.Name() && errors.Is(of, syscall.EPIPE)
 }
 
 // isOfKeys reports whether an issuer of tokens was not reached, or gave no keys.

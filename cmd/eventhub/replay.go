@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/client"
 	"eventhub/cmd/eventhub/internal/input"
 	"eventhub/cmd/eventhub/internal/output"
 )
@@ -74,6 +75,19 @@ func (r *reach) untilReached(ctx context.Context) (_ context.Context, reached fu
 	return ctx, func() { timer.Stop() }, func() { timer.Stop(); end(nil) }
 }
 
+// missing returns an error if a name of which nothing has come is that of no topic. Of a pattern there need not be any, nor dead
+// letters of a topic.
+func (r *reach) missing(ctx context.Context, name string, adm *client.Admin) error {
+	if eventhub.IsPattern(name) || eventhub.IsDeadLetterTopic(name) {
+		return nil
+	}
+	_, err := ask(ctx, r, func(ctx context.Context) (admin.TopicInfo, error) { return adm.Topic(ctx, name) })
+	if eventhub.ErrorCode(err) != eventhub.CodeUnknownID {
+		return nil // the hub has shown what there is
+	}
+	return eventhub.Errorf(eventhub.CodeUnknownID, "there is no topic %q%s", name, r.nearTopic(ctx, name, adm))
+}
+
 func replayCommand() *cobra.Command {
 	var r reach
 	var w window
@@ -86,9 +100,10 @@ when it began; of a PATTERN one topic after the other, by name. It is no member 
 group and changes nothing. The filters are those of sub, and the hub applies them; what does
 not pass does not count for --limit.
 
-Where --from is below the horizon of a topic, or events are removed before they are read,
-the command fails; the error says at which offset the topic begins. --from earliest begins
-there. Where compaction may have removed some, a line on standard error says up to which offset.`,
+A topic that does not exist is an error. Where --from is below the horizon of a topic, or
+events are removed before they are read, the command fails too; the error says at which
+offset the topic begins. --from earliest begins there. Where compaction may have removed
+some, a line on standard error says up to which offset.`,
 		Example: `  eventhub replay orders --from 2h
   eventhub replay orders --from after:0199a1f9-731b-7d16-b8f6-fb271d31714f --limit 10 -o payload
   eventhub replay orders --from 1d --filter 'event.payload.total > 100.0' --filter-key 'customer-7'
@@ -119,8 +134,10 @@ there. Where compaction may have removed some, a line on standard error says up 
 		render := output.Events(format.Format, out.Color, args, false)
 		q.OnGap = compactedTo(cmd.ErrOrStderr())
 		var line []byte
+		none := true
 		err = adm.Replay(ctx, q, func(_ string, item eventhub.Item) error {
 			reached()
+			none = false
 			var err error
 			if line, err = render(line[:0], &eventhub.Delivery{Offset: item.Offset, Record: item.Record}); err != nil {
 				return err
@@ -128,6 +145,9 @@ there. Where compaction may have removed some, a line on standard error says up 
 			_, err = buffered.Write(line)
 			return err
 		})
+		if err == nil && none {
+			err = r.missing(cmd.Context(), args[0], adm)
+		}
 		return errors.Join(err, buffered.Flush())
 	}
 	return cmd

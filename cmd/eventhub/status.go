@@ -214,6 +214,8 @@ func (s *state) judgeGroup(g *admin.GroupInfo, todo uint64) {
 	case g.Paused:
 		s.warn("eventhub group resume "+at, "%s is paused", name)
 	case todo == 0 || g.BlockedBy == nil:
+	case g.BlockedBy.Kind == "filter":
+		s.warn("eventhub group info "+at, "%s has %s to do, and a filter that the hub does not accept any more", name, events)
 	case g.BlockedBy.Kind == "no_members":
 		s.warn("eventhub group info "+at, "%s has %s to do and no member", name, events)
 	case g.BlockedBy.Kind == "members_paused":

@@ -146,8 +146,8 @@ func (f *following) isMissing(ctx context.Context, topic string, adm *client.Adm
 
 // nearTopic and nearGroup suggest a name that is near the given one.
 
-func (f *following) nearTopic(ctx context.Context, topic string, adm *client.Admin) string {
-	topics, _ := ask(ctx, &f.reach, func(ctx context.Context) ([]admin.TopicInfo, error) { return adm.Topics(ctx, "", admin.MaxPage) })
+func (r *reach) nearTopic(ctx context.Context, topic string, adm *client.Admin) string {
+	topics, _ := ask(ctx, r, func(ctx context.Context) ([]admin.TopicInfo, error) { return adm.Topics(ctx, "", admin.MaxPage) })
 	names := make([]string, len(topics))
 	for i := range topics {
 		names[i] = topics[i].Topic

@@ -76,6 +76,9 @@ func receive(dir string, send func(io.Writer) error) (sums []fileSum, err error)
 // done.
 func makeDir(dir string, fill func(temp string) error) (err error) {
 	temp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")
+	if of, ok := errors.AsType[*fs.PathError](err); ok { // of a name that nobody has given
+		return fmt.Errorf("%s: %w", dir, of.Err)
+	}
 	if err != nil {
 		return err
 	}

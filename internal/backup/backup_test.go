@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -171,6 +172,15 @@ func (p *part) Write(b []byte) (int, error) {
 	p.left -= len(some)
 	_, err := p.w.Write(some)
 	return len(b), err
+}
+
+// TestReceiveNowhere: the error names the directory that was asked for, and not what is made beside it.
+func TestReceiveNowhere(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "nowhere", "b")
+	_, err := Receive(dir, sender(storeFiles...))
+	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), dir+": ") || strings.Contains(err.Error(), ".b-") {
+		t.Errorf("%v; want that %s cannot be made", err, dir)
+	}
 }
 
 // TestReceiveEndsTheSender: what can not be unpacked ends one that would send forever.

@@ -32,7 +32,7 @@ func clipBlocked(b *admin.Blocked) *admin.Blocked {
 		return nil
 	}
 	c := *b
-	c.Key, c.Member = clip(c.Key), clipPeer(c.Member)
+	c.Key, c.Reason, c.Member = clip(c.Key), clip(c.Reason), clipPeer(c.Member)
 	return &c
 }
 

@@ -230,7 +230,7 @@ func judge(g *admin.GroupInfo, flying []admin.InFlight, moves bool, now time.Tim
 	switch {
 	case kind == "paused":
 		w.Severity = warning // somebody wanted that
-	case kind == "no_members" || kind == "members_paused" || kind == "window":
+	case kind == "filter" || kind == "no_members" || kind == "members_paused" || kind == "window":
 	case failing != nil:
 		kind, w.Event = "poison", failing
 		if moves {

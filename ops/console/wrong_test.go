@@ -39,6 +39,7 @@ func TestJudge(t *testing.T) {
 	}{
 		"paused":              {blocked: &admin.Blocked{Kind: "paused"}, kind: "paused", severity: warning},
 		"paused with poison":  {blocked: &admin.Blocked{Kind: "paused"}, flying: []admin.InFlight{failed("waiting", 3)}, kind: "paused", severity: warning},
+		"outdated filter":     {blocked: &admin.Blocked{Kind: "filter"}, kind: "filter", severity: critical},
 		"no members":          {blocked: &admin.Blocked{Kind: "no_members"}, flying: []admin.InFlight{leased(time.Hour)}, kind: "no_members", severity: critical},
 		"members paused":      {blocked: &admin.Blocked{Kind: "members_paused"}, kind: "members_paused", severity: critical},
 		"window":              {blocked: &admin.Blocked{Kind: "window", Offset: 4}, moves: true, kind: "window", severity: critical},

@@ -19,7 +19,7 @@ export function Letters({ live }) {
     ${value?.next && html`<div class="buttons"><button type="button" onClick=${() => { setAfter(value.next); }}>More</button></div>`}`;
 }
 
-const skipped = { waiting: "wait there already after an earlier redrive", open: "come anyway, because the group was moved back", no_group: "have no such group any more", gone: "are gone from the topic, and can be requeued" };
+const skipped = { waiting: "wait there already after an earlier redrive", open: "come anyway, because the group was moved back", no_group: "have no such group any more", gone: "are gone from the topic, and can be requeued", filter: "are of a group whose filter the hub does not accept any more" };
 
 /** What a redrive would do, or did. */
 const Result = ({ r }) => html`<p id="redrive-plan"><b>${plural(r.redriven, "event")}</b> of ${plural(r.matched, "dead letter")} ${r.applied ? "went" : "would go"} back${Object.entries(r.groups ?? {}).map(([g, n]) => `, ${count(n)} to ${g}`)}.

@@ -72,6 +72,7 @@ export function blocked(b, now = hubNow()) {
   const state = b.state ? doing({ ...b, due_ts: 0 }, now) : "is not done";
   switch (b.kind) {
     case "paused": return "The group is paused: nothing is delivered until somebody resumes it.";
+    case "filter": return `The hub does not accept the filter of the group any more, so nobody can subscribe: ${quote(b.reason ?? "")}.`;
     case "no_members": return "Nobody is subscribed to the group.";
     case "members_full": return "No member takes more: each holds as many events as its max_in_flight, or its connection, allows.";
     case "members_paused": return "All members have paused by themselves.";
@@ -83,6 +84,7 @@ export function blocked(b, now = hubNow()) {
 
 const kinds = {
   paused: (w, now) => [`${blocked(w.blocked_by, now)} ${waits(w, now)}`, "Resume the group."],
+  filter: (w, now) => [`${blocked(w.blocked_by, now)} ${waits(w, now)}`, "Delete the group, and subscribe with another filter."],
   no_members: (w, now) => [`${blocked(w.blocked_by, now)} ${waits(w, now)}`, "Start a consumer of the group. Delete the group if nobody needs it any more."],
   members_paused: (w, now) => [`${blocked(w.blocked_by, now)} ${waits(w, now)}`, "Look at why they paused: they have to resume."],
   members_full: (w, now) => [`${blocked(w.blocked_by, now)} ${w.event ? `Event ${w.event.offset} ${doing(w.event, now)}. ` : ""}${waits(w, now)}`,
@@ -108,7 +110,7 @@ const kinds = {
 };
 
 const titles = {
-  paused: "is paused", no_members: "has no members", members_paused: "has members that all paused", members_full: "has full members", window: "is at the end of its window",
+  paused: "is paused", filter: "has a filter that is not accepted", no_members: "has no members", members_paused: "has members that all paused", members_full: "has full members", window: "is at the end of its window",
   key: "is blocked on a key", poison: "has an event that keeps failing", retry: "waits for a retry", slow: "has an event that takes long", dead_letters: "has dead letters",
   not_ready: "The hub is not ready", not_measured: "The hub can not be measured", commit_stalled: "The store stands still", disk_full: "The disk is full", disk_soon: "The disk fills up",
   journal_silent: "The journal is silent", standby_behind: "This standby is behind", no_standby: "There is no standby", setting_stale: "A setting is stale", certificate: "A certificate ends", clock_ahead: "The clock is ahead",

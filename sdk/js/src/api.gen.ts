@@ -70,7 +70,7 @@ export type TraceEdge = { cause: number; effect: number; cycle?: true };
 
 export type GroupInfo = { topic: StoredTopic; group: Group; cursor: Head; epoch: number; last_id?: EventID; last_ts?: Millis; head: Head; head_id?: EventID; head_ts?: Millis; lag: number; oldest_ts?: Millis; in_flight: number; waiting: number; held?: number; redriven?: number; paused?: true; blocked_by?: Blocked; idle?: GroupIdle; ordering: "none" | "key"; filter?: FilterObject; max_attempts: number; backoff_min_ms: number; backoff_max_ms: number; members: MemberInfo[] };
 
-export type Blocked = { kind: "paused" | "no_members" | "members_paused" | "members_full" | "window" | "key"; key?: Key; offset?: Offset; id?: EventID; state?: "leased" | "waiting" | "held" | "ack_and_publish" | "dead_lettering"; member?: Peer; since_ts?: Millis };
+export type Blocked = { kind: "paused" | "filter" | "no_members" | "members_paused" | "members_full" | "window" | "key"; reason?: string; key?: Key; offset?: Offset; id?: EventID; state?: "leased" | "waiting" | "held" | "ack_and_publish" | "dead_lettering"; member?: Peer; since_ts?: Millis };
 
 export type GroupIdle = { expiry: Period; idle_ms: number; ends_ts?: Millis; patterns?: Pattern[] };
 
@@ -112,7 +112,7 @@ export type Receipt = { id: EventID; offset?: Offset; deliver_at?: Millis; dupli
 
 export type Filter = string | FilterObject;
 
-export type RedriveResult = { topic: StoredTopic; applied: boolean; matched: number; redriven: number; groups?: Record<string, number>; skipped?: { waiting?: number; open?: number; no_group?: number; gone?: number }; samples?: DeadLetter[]; after: number };
+export type RedriveResult = { topic: StoredTopic; applied: boolean; matched: number; redriven: number; groups?: Record<string, number>; skipped?: { waiting?: number; open?: number; no_group?: number; gone?: number; filter?: number }; samples?: DeadLetter[]; after: number };
 
 export type Removed = { after: Head; first: Offset; compacted?: Compacted; tombstones?: Tombstones };
 

@@ -37,7 +37,7 @@ test("each kind of what is wrong has a sentence, a title and what helps", () => 
 });
 
 test("each kind of blocked_by has a sentence", () => {
-  const kinds = ["paused", "no_members", "members_full", "members_paused", "window", "key"];
+  const kinds = ["paused", "filter", "no_members", "members_full", "members_paused", "window", "key"];
   for (const kind of kinds) {
     const text = blocked((entry(kind) as { blocked_by: object }).blocked_by, now) as string;
     assert.ok(text.length > 20 && !/undefined|NaN|Deliveries wait/.test(text), `${kind}: ${text}`);
