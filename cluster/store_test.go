@@ -97,6 +97,10 @@ func (w *answering) Append([]byte, int64) (wait func() (journal.Position, error)
 	return func() (journal.Position, error) { return at, nil }
 }
 
+func (w *answering) Position() journal.Position {
+	return journal.Position{Seq: w.place.Load(), Epoch: w.epoch}
+}
+
 // ledOnMongo is a store with its lead and its journal.
 type ledOnMongo struct {
 	*pebble.Store

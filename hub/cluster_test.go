@@ -467,6 +467,9 @@ func TestJournalFull(t *testing.T) {
 		}
 		return status == http.StatusServiceUnavailable && strings.Contains(text, said)
 	})
+	if status, body := ask(t, "http://"+h.OpsAddr()+"/cluster"); status != http.StatusOK || !strings.Contains(body, `"silent_ms":0,"full_ms":`) || strings.Contains(body, `"full_ms":0`) {
+		t.Errorf("/cluster meanwhile: %d %s", status, body)
+	}
 	if status, body := publishHTTP(t, h, "two"); status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"not_active"`) || !strings.Contains(body, said) {
 		t.Errorf("a publish meanwhile: %d %s", status, body)
 	}

@@ -27,7 +27,7 @@ func (h *Hub) measureCluster() *measure.Cluster {
 	s := at.member.Status()
 	m := &measure.Cluster{
 		ID: s.ID, Leads: s.Role == member.Active, Epoch: s.Epoch, Active: s.Active, Position: s.Position, Last: s.Last,
-		Behind: s.Behind, Silent: s.Silent, Durability: string(at.durability), Used: s.Limits.Used, Most: s.Limits.Most,
+		Behind: s.Behind, Silent: s.Silent, Full: s.Full, Durability: string(at.durability), Used: s.Limits.Used, Most: s.Limits.Most,
 		AppendSeconds: measure.NewHistogram(measure.Seconds), Members: make([]measure.Member, len(s.Members)), Now: s.Now,
 	}
 	for i, other := range s.Members {
@@ -75,6 +75,8 @@ func (h *Hub) standsBy(context.Context) error {
 		return eventhub.Errorf(eventhub.CodeConflict, "this hub leads the journal")
 	case s.Silent > 0:
 		return eventhub.Errorf(eventhub.CodeOverloaded, "the journal has not answered for %s", s.Silent.Round(time.Millisecond))
+	case s.Full > 0:
+		return eventhub.Errorf(eventhub.CodeOverloaded, "the journal is full and has taken nothing for %s, so nobody can take the lead", s.Full.Round(time.Millisecond))
 	case !s.CaughtUp:
 		return eventhub.Errorf(eventhub.CodeOverloaded, "this hub has not caught up with the journal since its start: it is at %d of %d", s.Position, s.Last)
 	case s.Behind > mostBehind:

@@ -53,6 +53,40 @@ func until(t *testing.T, h *hub.Hub, path string, status int, part string) {
 	t.Fatalf("%s answers %d %s for a minute; want %d with %q", path, got, body, status, part)
 }
 
+// TestIdleHubHasEverything: a hub that leads says that it has what the journal has where nothing comes but signs of life: a
+// journal could not be trimmed of them, and would fill and stay full.
+func TestIdleHubHasEverything(t *testing.T) {
+	j := memory.New(memory.Options{})
+	h := start(t, sharing(t, "one", j.Open()))
+	until(t, h, "/readyz", 200, "ok")
+	if _, err := h.Bus().Publish(t.Context(), eventhub.Event{Topic: "t", Payload: json.RawMessage(`"` + strings.Repeat("x", 50_000) + `"`)}); err != nil {
+		t.Fatal(err)
+	}
+	limits, err := j.Open().Limits(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.SetMost(limits.Used * 100 / 85) // it says at once how it is
+	want := h.Place() + 8             // a sign of life is an entry
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var v struct {
+			Members []struct {
+				Synced uint64 `json:"synced"`
+			} `json:"members"`
+		}
+		_, body := asks(t, h, "/cluster")
+		if err := json.Unmarshal([]byte(body), &v); err != nil {
+			t.Fatal(err)
+		}
+		if len(v.Members) == 1 && v.Members[0].Synced >= want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s; want a member that has place %d", body, want)
+		}
+	}
+}
+
 // TestMembersAreSeen: the operations listeners of the hub that leads and of one that follows say how
 // both are, and whether the second one could take over.
 func TestMembersAreSeen(t *testing.T) {
@@ -85,6 +119,7 @@ func TestMembersAreSeen(t *testing.T) {
 			t.Error("the appends of the hub that leads are not measured")
 		}
 	}
+	until(t, second, "/cluster", 200, `"id":"two","urls":`) // it says so once it has caught up
 	if status, body := asks(t, second, "/cluster"); status != 200 || !strings.Contains(body, `"member":{"id":"two","role":"standby","epoch":1,"active":"one"`) || !strings.Contains(body, `{"id":"one","urls":["ws://one"],"active":true`) {
 		t.Errorf("the standby shows %d %s", status, body)
 	}

@@ -25,6 +25,7 @@ type ownView struct {
 	BehindEntries uint64 `json:"behind_entries"`
 	BehindMS      int64  `json:"behind_ms"`
 	SilentMS      int64  `json:"silent_ms"`
+	FullMS        int64  `json:"full_ms"`
 }
 
 type journalView struct {
@@ -55,6 +56,8 @@ func (o *Ops) cluster(w http.ResponseWriter, _ *http.Request, _ Access) error {
 	return writeJSON(w, http.StatusOK, viewCluster(c))
 }
 
+func inMS(d time.Duration) int64 { return d.Round(time.Millisecond).Milliseconds() }
+
 func viewCluster(c *measure.Cluster) *clusterView {
 	role := "standby"
 	if c.Leads {
@@ -63,7 +66,7 @@ func viewCluster(c *measure.Cluster) *clusterView {
 	v := &clusterView{
 		Member: ownView{
 			ID: c.ID, Role: role, Epoch: c.Epoch, Active: c.Active, Position: c.Position, Last: c.Last,
-			BehindEntries: c.BehindEntries(c.Position), BehindMS: c.Behind.Round(time.Millisecond).Milliseconds(), SilentMS: c.Silent.Round(time.Millisecond).Milliseconds(),
+			BehindEntries: c.BehindEntries(c.Position), BehindMS: inMS(c.Behind), SilentMS: inMS(c.Silent), FullMS: inMS(c.Full),
 		},
 		Journal: journalView{Durability: c.Durability, UsedBytes: c.Used, MostBytes: c.Most},
 		Members: make([]memberView, len(c.Members)),

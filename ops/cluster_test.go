@@ -23,7 +23,7 @@ func TestCluster(t *testing.T) {
 	cfg := f.config()
 	cfg.Closed = func() bool { return true }
 	h := open(t, cfg)
-	want := `{"member":{"id":"hub1","role":"active","epoch":101,"active":"hub1","position":102,"last":105,"behind_entries":3,"behind_ms":1500,"silent_ms":2500},` +
+	want := `{"member":{"id":"hub1","role":"active","epoch":101,"active":"hub1","position":102,"last":105,"behind_entries":3,"behind_ms":1500,"silent_ms":2500,"full_ms":4500},` +
 		`"journal":{"durability":"replicated","used_bytes":106,"most_bytes":107},"members":[` +
 		`{"id":"hub1","urls":["ws://hub1:8090"],"active":true,"synced":101,"behind_entries":4,"layout":2,"seen_ts":1700000000000},` +
 		`{"id":"hub2","urls":[],"active":false,"synced":99,"behind_entries":6,"layout":1,"seen_ts":1700000001000}]}` + "\n"
@@ -121,6 +121,7 @@ func TestReadyAsStandby(t *testing.T) {
 type exposing struct {
 	leads          bool
 	behind, silent time.Duration
+	full           time.Duration
 	projects       time.Duration // its documents are behind for that long
 	used, most     uint64
 }
@@ -131,7 +132,7 @@ func scrapeOf(t *testing.T, members []exposing) string {
 	var all strings.Builder
 	for i, m := range members {
 		f := filled()
-		f.cluster = &measure.Cluster{Leads: m.leads, Behind: m.behind, Silent: m.silent, Used: m.used, Most: m.most, Projection: measure.Projection{Lag: m.projects}, AppendSeconds: measure.NewHistogram(measure.Seconds)}
+		f.cluster = &measure.Cluster{Leads: m.leads, Behind: m.behind, Silent: m.silent, Full: m.full, Used: m.used, Most: m.most, Projection: measure.Projection{Lag: m.projects}, AppendSeconds: measure.NewHistogram(measure.Seconds)}
 		cfg := f.config()
 		cfg.Closed = func() bool { return !m.leads }
 		cfg.Ready = []Check{{Name: "store", Check: func(context.Context) error {
@@ -155,7 +156,7 @@ func scrapeOf(t *testing.T, members []exposing) string {
 func TestClusterAlerts(t *testing.T) {
 	const gib = 1 << 30
 	leads, stands := exposing{leads: true}, exposing{}
-	looked := []string{"EventhubNotReady", "EventhubNotOneActive", "EventhubStandbyBehind", "EventhubJournalSilent", "EventhubJournalNearlyFull", "EventhubFewMembers", "EventhubProjectionBehind"}
+	looked := []string{"EventhubNotReady", "EventhubNotOneActive", "EventhubStandbyBehind", "EventhubJournalSilent", "EventhubJournalFull", "EventhubJournalNearlyFull", "EventhubFewMembers", "EventhubProjectionBehind"}
 	var file alertRules
 	readYAML(t, deployed(t, "deploy", "prometheus", "alerts.yml"), &file)
 	for name, tt := range map[string]struct {
@@ -172,6 +173,8 @@ func TestClusterAlerts(t *testing.T) {
 		"alone":                  {[]exposing{leads}, "EventhubFewMembers"},
 		"silent":                 {[]exposing{{leads: true, silent: 11 * time.Second}, {silent: 11 * time.Second}}, "EventhubJournalSilent,EventhubFewMembers"},
 		"one is cut off":         {[]exposing{leads, stands, {silent: 11 * time.Second}}, "EventhubJournalSilent"},
+		"full":                   {[]exposing{{leads: true, full: 11 * time.Second, used: 10 * gib, most: 10 * gib}, stands}, "EventhubJournalFull,EventhubJournalNearlyFull"},
+		"full for a moment":      {[]exposing{{leads: true, full: 9 * time.Second}, stands}, ""},
 		"room":                   {[]exposing{{leads: true, used: 8 * gib, most: 10 * gib}, stands}, ""},
 		"nearly full":            {[]exposing{{leads: true, used: 8*gib + 1, most: 10 * gib}, stands}, "EventhubJournalNearlyFull"},
 		"without a limit":        {[]exposing{{leads: true, used: 8 * gib}, stands}, ""},

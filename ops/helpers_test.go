@@ -315,7 +315,7 @@ func filled() *rooms {
 			BytesReceived: 25, BytesSent: 26, Errors: map[string]uint64{"bad_json": 5}, Subscriptions: 27,
 		},
 		cluster: &measure.Cluster{
-			ID: "hub1", Leads: true, Epoch: 101, Active: "hub1", Position: 102, Last: 105, Behind: 1500 * time.Millisecond, Silent: 2500 * time.Millisecond,
+			ID: "hub1", Leads: true, Epoch: 101, Active: "hub1", Position: 102, Last: 105, Behind: 1500 * time.Millisecond, Silent: 2500 * time.Millisecond, Full: 4500 * time.Millisecond,
 			Durability: "replicated", Used: 106, Most: 107, Failovers: 108, Projection: measure.Projection{Entries: 109, Lag: 3500 * time.Millisecond, Events: 110, Errors: 111}, AppendSeconds: hist(measure.Seconds, 0.25, 0.5),
 			Members: []measure.Member{
 				{ID: "hub1", URLs: []string{"ws://hub1:8090"}, Synced: 101, Layout: 2, Seen: time.UnixMilli(1_700_000_000_000)},

@@ -89,7 +89,7 @@ func TestEverySeries(t *testing.T) {
 		`eventhub_outbox_rows{status="claimed"}`: 0, `eventhub_outbox_rows{status="error"}`: 0, `eventhub_outbox_rows{status="pending"}`: 0,
 		"eventhub_member_active": 1, "eventhub_member_epoch": 101, "eventhub_failovers_total": 108,
 		"eventhub_journal_position": 102, "eventhub_journal_last": 105, "eventhub_journal_behind_entries": 3,
-		"eventhub_journal_behind_seconds": 1.5, "eventhub_journal_silent_seconds": 2.5,
+		"eventhub_journal_behind_seconds": 1.5, "eventhub_journal_silent_seconds": 2.5, "eventhub_journal_full_seconds": 4.5,
 		"eventhub_journal_append_seconds_count": 2, "eventhub_journal_append_seconds_sum": 0.75,
 		"eventhub_journal_used_bytes": 106, "eventhub_journal_most_bytes": 107,
 		"eventhub_projection_behind_entries": 109, "eventhub_projection_behind_seconds": 3.5, "eventhub_projection_events_total": 110, "eventhub_projection_errors_total": 111,

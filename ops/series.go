@@ -202,6 +202,8 @@ var clusterSeries = []series[measure.Cluster]{
 		func(c *measure.Cluster) float64 { return c.Behind.Seconds() }),
 	gauge("eventhub_journal_silent_seconds", "For how long the journal has not answered this hub; 0 as a rule.", nil,
 		func(c *measure.Cluster) float64 { return c.Silent.Seconds() }),
+	gauge("eventhub_journal_full_seconds", "For how long the journal has answered this hub that it is full, and has taken nothing; 0 as a rule.", nil,
+		func(c *measure.Cluster) float64 { return c.Full.Seconds() }),
 	gauge("eventhub_journal_used_bytes", "Bytes that the journal has.", nil,
 		func(c *measure.Cluster) float64 { return float64(c.Used) }),
 	gauge("eventhub_journal_most_bytes", "Bytes that the journal may have; 0 where it has no limit.", nil,

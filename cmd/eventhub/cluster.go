@@ -33,6 +33,7 @@ type cluster struct {
 		BehindEntries uint64 `json:"behind_entries"`
 		BehindMS      int64  `json:"behind_ms"`
 		SilentMS      int64  `json:"silent_ms"`
+		FullMS        int64  `json:"full_ms"`
 	} `json:"member"`
 	Journal struct {
 		Durability string `json:"durability"`
@@ -70,7 +71,8 @@ share its journal: who leads and in which epoch, how far this hub is, how full t
 is, and of each member the place up to which its copy is on its disk. A member says so
 every 10 seconds, so one that has everything seems to be behind by what came since SEEN;
 a standby that has said nothing for 30 seconds is away. Where the journal does not answer
-a hub, what that hub knows is old: ask another one too.
+a hub, what that hub knows is old: ask another one too. Where it is full, it answers, and
+takes nothing: make room.
 
 The listener is that of --ops, and without it port 8082 of the host of --url. A hub that
 has tokens wants one with the right to operate it.`,
@@ -158,7 +160,7 @@ func (c *cluster) now() time.Time {
 	return time.UnixMilli(c.Journal.NowTS)
 }
 
-// journal says what the journal promises, how full it is, and that it does not answer.
+// journal says what the journal promises, how full it is, and that it takes nothing or does not answer.
 func (c *cluster) journal() string {
 	j := &c.Journal
 	text := output.Safe(j.Durability) + ", " + byteSize(j.UsedBytes)
@@ -171,6 +173,9 @@ func (c *cluster) journal() string {
 	}
 	if c.Member.SilentMS > 0 {
 		text += ", NO ANSWER for " + output.Span(time.Duration(c.Member.SilentMS)*time.Millisecond)
+	}
+	if c.Member.FullMS > 0 {
+		text += ", FULL: it has taken nothing for " + output.Span(time.Duration(c.Member.FullMS)*time.Millisecond)
 	}
 	return text
 }

@@ -49,6 +49,15 @@ hub4    released       7      98  1 min ago  -
 	}
 }
 
+// TestClusterStatusWhereItIsFull: a journal that is full is told from one that does not answer.
+func TestClusterStatusWhereItIsFull(t *testing.T) {
+	c := askFakeCluster(t, `{"member":{"id":"hub1","role":"active","active":"hub1","full_ms":41000},"journal":{"durability":"replicated","used_bytes":1048570,"most_bytes":1048576},"members":[]}`)
+	var b strings.Builder
+	if err := c.print(&b, false); err != nil || !strings.Contains(b.String(), "(100 %), FULL: it has taken nothing for 41 s\n") || strings.Contains(b.String(), "NO ANSWER") {
+		t.Errorf("printed\n%s, %v", b.String(), err)
+	}
+}
+
 // TestClusterStatusOfBefore: a hub that does not say the time of the journal's servers is read by the clock of this machine.
 func TestClusterStatusOfBefore(t *testing.T) {
 	c := askFakeCluster(t, fmt.Sprintf(`{"member":{"id":"hub1","role":"active","active":"hub1"},"journal":{"durability":"sync","used_bytes":5,"most_bytes":0},"members":[

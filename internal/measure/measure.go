@@ -270,6 +270,7 @@ type Cluster struct {
 	Position, Last uint64
 	Behind         time.Duration // for how long a standby has not had all of Last
 	Silent         time.Duration // for how long the journal has not answered
+	Full           time.Duration // for how long it has answered that it takes nothing
 	Durability     string        // what an OK means
 	// Used and Most are the bytes that the journal has and may have; Most is 0 where it has no limit.
 	Used, Most    uint64

@@ -151,6 +151,9 @@ func wrongCluster(s *sample) (list []wrong) {
 	if c.Silent >= silent {
 		list = append(list, wrong{Kind: "journal_silent", Severity: critical, Seconds: c.Silent.Seconds()})
 	}
+	if c.Full >= silent {
+		list = append(list, wrong{Kind: "journal_full", Severity: critical, Seconds: c.Full.Seconds()})
+	}
 	if c.Behind >= stuckAfter {
 		list = append(list, wrong{Kind: "standby_behind", Severity: warning, Name: c.ID, Seconds: c.Behind.Seconds()})
 	}

@@ -82,7 +82,7 @@ func TestWrongHub(t *testing.T) {
 		return &sample{
 			at: now, checks: []Check{{Name: "store"}}, sources: []measure.Source{{Setting: "jwt_key_file"}, {Setting: "tls_cert_file", Expires: now.Add(certificate)}},
 			engine:  measure.Engine{FullIn: -1, FreeBytes: 10, NeededBytes: 5, CommitWaiting: stalled - 1, AgesHeld: clockAhead - 1},
-			cluster: &measure.Cluster{ID: "a", Leads: true, Silent: silent - 1, Behind: stuckAfter - 1, Members: make([]measure.Member, 2)},
+			cluster: &measure.Cluster{ID: "a", Leads: true, Silent: silent - 1, Full: silent - 1, Behind: stuckAfter - 1, Members: make([]measure.Member, 2)},
 		}
 	}
 	if list := wrongHub(well()); len(list) != 0 {
@@ -105,6 +105,7 @@ func TestWrongHub(t *testing.T) {
 		"disk_soon":      {critical, func(s *sample) { s.engine.FullIn = veryFull - 1 }},
 		"clock_ahead":    {warning, func(s *sample) { s.engine.AgesHeld = clockAhead }},
 		"journal_silent": {critical, func(s *sample) { s.cluster.Silent = silent }},
+		"journal_full":   {critical, func(s *sample) { s.cluster.Full = silent }},
 		"standby_behind": {warning, func(s *sample) { s.cluster.Behind = stuckAfter }},
 		"no_standby":     {warning, func(s *sample) { s.cluster.Members = s.cluster.Members[:1] }},
 	} {

@@ -42,7 +42,7 @@ func (l *Log) Lead(ctx context.Context, at Position, hub string, layout uint32) 
 	if err != nil {
 		return nil, err
 	}
-	if err := l.settle(ctx, d.tip.Seq, lead, nil); err != nil {
+	if err := l.settle(ctx, d.tip.Seq, lead); err != nil {
 		return nil, fmt.Errorf("lead the journal: %w", err)
 	}
 	d.begin()
@@ -98,7 +98,6 @@ type Leader struct {
 	pending  []piece
 	bytes    int   // of pending
 	released bool  // nothing may come after
-	full     error // the answer to the last attempt, where that was ErrFull
 	err      error // why it has ended
 	took     measure.Histogram
 	appended uint64 // bytes of all entries
@@ -187,19 +186,8 @@ func (d *Leader) Appended() uint64 {
 
 // Full returns the answer of a journal that is there and takes nothing: ErrFull, nil where that was not its last one.
 func (d *Leader) Full() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.full
-}
-
-// refuse keeps why an attempt was none.
-func (d *Leader) refuse(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.full = nil
-	if errors.Is(err, ErrFull) {
-		d.full = err
-	}
+	_, err := d.log.Full()
+	return err
 }
 
 // Ended is closed when the leader has ended; Err says why.
@@ -290,7 +278,7 @@ func (d *Leader) write(ctx context.Context) {
 		p, err := d.next(ctx)
 		began := time.Now()
 		if err == nil {
-			err = d.log.settle(ctx, p.position.Seq, p.entry, d.refuse)
+			err = d.log.settle(ctx, p.position.Seq, p.entry)
 		}
 		if err != nil {
 			d.end(err)
@@ -321,7 +309,7 @@ func (d *Leader) done(p piece, took time.Duration) {
 	d.pending[0] = piece{}
 	d.pending = d.pending[1:]
 	d.bytes -= len(p.entry)
-	d.settled, d.full = p.position, nil
+	d.settled = p.position
 	d.changed.Broadcast()
 	if p.promise != nil {
 		p.promise.settle(p.position, nil)

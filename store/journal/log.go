@@ -31,11 +31,36 @@ const (
 // Log is the entries in a Journal. Its methods may be called at once.
 type Log struct {
 	journal Journal
-	doubled atomic.Int32 // how often answerWithin is doubled
+	doubled atomic.Int32            // how often answerWithin is doubled
+	refused atomic.Pointer[refusal] // the last one of an append; nil where there was none
 }
 
 // New returns the log in a journal, which stays the caller's to close.
 func New(j Journal) *Log { return &Log{journal: j} }
+
+// refusal is the answer ErrFull to an attempt to append.
+type refusal struct {
+	err error // nil where the last attempt had another outcome
+	at  time.Time
+}
+
+// Full returns the answer of a journal that is there and takes nothing: ErrFull, nil where that was not the answer to
+// the last attempt to append; and when that answer last came, also where others have come since.
+func (l *Log) Full() (at time.Time, err error) {
+	if r := l.refused.Load(); r != nil {
+		return r.at, r.err
+	}
+	return time.Time{}, nil
+}
+
+// attempted keeps what became of an attempt to append.
+func (l *Log) attempted(err error) {
+	if errors.Is(err, ErrFull) {
+		l.refused.Store(&refusal{err, time.Now()})
+	} else if at, was := l.Full(); was != nil {
+		l.refused.Store(&refusal{at: at})
+	}
+}
 
 // Entry is one that a follower gets.
 type Entry struct {

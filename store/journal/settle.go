@@ -15,9 +15,10 @@ import (
 // All attempts have the same bytes and the same expectation, so at most one of them is carried out, and
 // one that is delayed finds its place taken. Before each attempt but the first, and before such a one
 // counts, the entry before is held against the chain: a journal that has lost entries, and was filled
-// up to there by another hub, would take the attempt. refused, where there is one, is called with each attempt
-// that is no success: ErrFull says that the journal is there, and takes nothing.
-func (l *Log) settle(ctx context.Context, at uint64, entry []byte, refused func(error)) error {
+// up to there by another hub, would take the attempt. Full says of each attempt that it was refused, for as long as
+// nothing else came of one.
+func (l *Log) settle(ctx context.Context, at uint64, entry []byte) error {
+	defer l.attempted(nil)
 	var short, lost shortfall
 	carried := false // it is there, and only the entry before is to be looked at
 	for try := 0; ; try++ {
@@ -51,9 +52,7 @@ func (l *Log) settle(ctx context.Context, at uint64, entry []byte, refused func(
 		case errors.Is(err, ErrClosed):
 			return fmt.Errorf("append at %d: %w: %w", at, ErrUnknown, err)
 		}
-		if refused != nil {
-			refused(err)
-		}
+		l.attempted(err)
 		if ctx.Err() == nil {
 			_ = pause(ctx, try)
 		}

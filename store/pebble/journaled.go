@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -58,6 +59,9 @@ type Writer interface {
 	// the journal has the entry is unknown then, except that it never will with an error that has
 	// journal.ErrFenced in its chain. data is not to be used after wait.
 	Append(data []byte, ms int64) (wait func() (journal.Position, error))
+	// Position returns that of the last entry that is known to be in the journal, also of one that has no
+	// batch and that another has appended.
+	Position() journal.Position
 }
 
 // shared is what a store has that shares a journal. Entries are applied in the order in which they
@@ -138,7 +142,7 @@ func (j *shared) complete(s *Store, e *entry) error {
 		j.mu.Unlock()
 		at, err := oldest.wait()
 		if err != nil {
-			err = fmt.Errorf("append to the journal: %w", err)
+			err = overtaken(fmt.Errorf("append to the journal: %w", err))
 		} else {
 			err = j.apply(s, oldest.batch, at)
 		}
@@ -152,6 +156,22 @@ func (j *shared) complete(s *Store, e *entry) error {
 		j.mu.Unlock()
 	}
 	return nil
+}
+
+// succeeded is why a store that another hub has succeeded does nothing any more.
+type succeeded struct{ error }
+
+func (e succeeded) Unwrap() error { return e.error }
+
+// Is reports whether it is store.ErrSucceeded.
+func (succeeded) Is(target error) bool { return target == store.ErrSucceeded }
+
+// overtaken marks an error of the journal which says that another hub leads it.
+func overtaken(err error) error {
+	if errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrOvertaken) {
+		return succeeded{err}
+	}
+	return err
 }
 
 // newest returns the entry that was appended last; nil where all are applied.
@@ -221,10 +241,36 @@ func (j *shared) apply(s *Store, batch *pdb.Batch, at journal.Position) error {
 	return nil
 }
 
+// pass notes the position of entries that have no batch and come after all that was appended: the store has what the
+// journal has up to there. Without that a journal to which nothing else comes could never be trimmed. Where
+// something waits for the journal it does nothing.
+func (j *shared) pass(s *Store) error {
+	if !j.applying.TryLock() {
+		return nil
+	}
+	defer j.applying.Unlock()
+	j.mu.Lock()
+	var at journal.Position
+	if j.writer != nil && len(j.flying) == 0 {
+		at = j.writer.Position()
+	}
+	j.mu.Unlock()
+	if at.Seq <= j.at().Seq {
+		return nil
+	}
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	return j.apply(s, batch, at)
+}
+
 // sync makes durable what was applied, and returns the position that is.
 func (j *shared) sync(s *Store) (journal.Position, error) {
+	err := j.pass(s)
 	at := j.at()
-	if err := s.syncAll(); err != nil {
+	if err == nil {
+		err = s.syncAll()
+	}
+	if err != nil {
 		s.faults.fail(err)
 		return journal.Position{}, s.faults.err()
 	}

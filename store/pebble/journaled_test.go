@@ -82,6 +82,22 @@ func (w *testWriter) Append(data []byte, ms int64) func() (journal.Position, err
 	}
 }
 
+func (w *testWriter) Position() journal.Position {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of != w.epoch {
+		return journal.Position{}
+	}
+	return w.last
+}
+
+// beat appends an entry without a batch.
+func (w *testWriter) beat() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = journal.Position{Seq: w.last.Seq + 1, Epoch: w.of, Chain: w.last.Chain*31 + 1}
+}
+
 // after returns the entries after a position.
 func (j *testJournal) after(at journal.Position) []testEntry {
 	j.mu.Lock()

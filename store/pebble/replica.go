@@ -266,6 +266,8 @@ func (r *Replica) View() (*Store, error) {
 // noWriter is that of a store that is only read.
 type noWriter struct{}
 
+func (noWriter) Position() journal.Position { return journal.Position{} }
+
 func (noWriter) Append([]byte, int64) func() (journal.Position, error) {
 	return func() (journal.Position, error) {
 		return journal.Position{}, fmt.Errorf("the store is open to be read: %w", journal.ErrClosed)
@@ -293,7 +295,7 @@ func newFounder(kind byte) []byte {
 }
 
 // Position returns that of the last entry in a store that leads; the zero value in one that shares no
-// journal. Entries that are no batches are not counted.
+// journal. Entries that are no batches count when the position is synced next.
 func (s *Store) Position() journal.Position {
 	if s.shared == nil {
 		return journal.Position{}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"eventhub"
 	"eventhub/internal/faultfs"
 	"eventhub/internal/testsize"
 	"eventhub/store"
@@ -88,6 +89,70 @@ func TestReplicaLeadsOnce(t *testing.T) {
 	mustCloseReplica(t, r)
 	mustCommit(t, s, true, given("t", "b"))
 	mustClose(t, s)
+}
+
+// TestEntriesWithoutABatch: a store that leads has what the journal has when nothing but entries without a batch has come
+// since, says so once that is durable, and goes on there when it is opened again. While an entry waits for the
+// journal it says nothing that it does not have, and does not wait.
+func TestEntriesWithoutABatch(t *testing.T) {
+	j := new(testJournal)
+	o := onMem(t, vfs.NewMem())
+	r := mustOpenReplica(t, o)
+	w := j.writer()
+	s, err := r.Lead(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, true, given("t", "a"))
+	w.beat()
+	w.beat()
+	if at, err := s.SyncPosition(context.Background()); err != nil || at != j.last || at != s.Position() {
+		t.Errorf("with two beats the store is synced at %+v, %v; the journal ends at %+v", at, err, j.last)
+	}
+	before := s.Position()
+	wait, err := s.Start(context.Background(), []*store.Unit{{Appends: []store.Append{given("t", "b")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.beat()
+	if at, err := s.SyncPosition(context.Background()); err != nil || at != before {
+		t.Errorf("while an entry is under way the store is synced at %+v, %v; want %+v", at, err, before)
+	}
+	if err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := s.SyncPosition(context.Background()); err != nil || at != j.last {
+		t.Errorf("after it the store is synced at %+v, %v; the journal ends at %+v", at, err, j.last)
+	}
+	mustClose(t, s)
+	r = mustOpenReplica(t, o)
+	if r.Position() != j.last {
+		t.Errorf("opened again it is at %+v; want %+v", r.Position(), j.last)
+	}
+	mustCloseReplica(t, r)
+}
+
+// TestFailuresOfSucceeded: what a store can not do that another hub has succeeded is answered with not_active, and
+// any other failure with internal.
+func TestFailuresOfSucceeded(t *testing.T) {
+	j := new(testJournal)
+	o := onMem(t, vfs.NewMem())
+	o.Fatal = func(error) {}
+	s := lead(t, o, j)
+	mustCommit(t, s, true, given("t", "a"))
+	j.writer() // another hub leads
+	u := &store.Unit{Appends: []store.Append{given("t", "b")}}
+	if err := s.Commit(context.Background(), []*store.Unit{u}, true); !errors.Is(err, store.ErrSucceeded) || !errors.Is(err, journal.ErrFenced) {
+		t.Errorf("a commit: %v", err)
+	}
+	_, err := s.SyncPosition(context.Background()) // after that one
+	if code := eventhub.ErrorCode(store.Failed(err, "do it")); code != eventhub.CodeNotActive {
+		t.Errorf("%v is answered with %s", err, code)
+	}
+	if code := eventhub.ErrorCode(store.Failed(errors.New("an error of the disk"), "find it")); code != eventhub.CodeInternal {
+		t.Errorf("another error is answered with %s", code)
+	}
+	_ = s.Close() // with the same error
 }
 
 // TestLeadWithoutAnAnswer: a replica whose first entry gets no answer leads nothing, and its directory

@@ -23,6 +23,17 @@ func (t *turn) Lock() {
 	t.isHeld = true
 }
 
+// TryLock locks where nobody holds the turn, and reports whether it has.
+func (t *turn) TryLock() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.isHeld {
+		return false
+	}
+	t.isHeld = true
+	return true
+}
+
 func (t *turn) Unlock() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"eventhub"
-	"eventhub/store"
 )
 
 // call is one call of Enqueue in which publications wait.
@@ -131,7 +130,7 @@ func (a *waiter) ask() {
 			there, err = a.call.waits.letters.HasEvent(context.Background(), g.topic, w.offset)
 		}
 		if err != nil {
-			a.settle(store.Failed(err, "look up the dead letter of offset %d in topic %q; the events are published", w.offset, g.topic))
+			a.settle(eventhub.Wrap(eventhub.CodeInternal, err, "The store failed to look up the dead letter of offset %d in topic %q; the events are published.", w.offset, g.topic))
 			return
 		}
 		g.lock.Lock()

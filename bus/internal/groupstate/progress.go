@@ -49,6 +49,9 @@ const (
 	// writeHistories bounds the history parts of one write: a million leases may run
 	// out at once, and all commits would wait for theirs.
 	writeHistories = 1024
+	// writeHistoryBytes bounds their bytes: those of long attempts would be more in one write than a journal that is
+	// nearly full keeps free for groups, and no ack could be written then.
+	writeHistoryBytes = 256 << 10
 	// maxHistory bounds the attempts that are reported of one event.
 	maxHistory = 20
 	// maxHistoryReason bounds, in bytes, what is kept of each attempt's reason.
@@ -384,8 +387,9 @@ func (p *Progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		}
 		p.setStored(chunk, len(value) > 0)
 	}
+	histories := 0 // their bytes
 	for offset := range p.noted {
-		if len(parts) >= writeHistories {
+		if len(parts) >= writeHistories || histories >= writeHistoryBytes {
 			break // another write has the rest
 		}
 		delete(p.noted, offset)
@@ -397,6 +401,7 @@ func (p *Progress) parts(w *window, cursor uint64) (parts []store.GroupPart, res
 		if h := p.history[offset]; len(h) > 0 && (e == nil || !e.state.InCommit()) {
 			value = encodeHistory(h)
 		}
+		histories += len(value)
 		if len(value) > 0 || p.written[offset] {
 			parts = append(parts, store.GroupPart{Kind: PartHistory, Offset: offset, Value: value})
 		}

@@ -141,6 +141,34 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
+// TestHistoriesOfAWriteAreBounded: many long histories are written in several writes, none of them larger than
+// what a journal keeps free for groups, and all of them are.
+func TestHistoriesOfAWriteAreBounded(t *testing.T) {
+	p := newProgress()
+	const events = 500
+	for offset := range uint64(events) {
+		for range maxHistory {
+			p.note(offset+1, admin.Attempt{Reason: strings.Repeat("x", 1<<10)})
+		}
+	}
+	var w window
+	has := make(map[uint64]bool)
+	for writes := 1; len(p.noted) > 0; writes++ {
+		parts, _ := p.parts(&w, 0)
+		bytes := 0
+		for _, part := range parts {
+			bytes += len(part.Value)
+			has[part.Offset] = true
+		}
+		if bytes > writeHistoryBytes+store.MaxPartBytes || len(parts) == 0 {
+			t.Fatalf("write %d has %d parts of %d bytes", writes, len(parts), bytes)
+		}
+	}
+	if len(has) != events {
+		t.Errorf("%d histories are written of %d", len(has), events)
+	}
+}
+
 // TestRewriteOverAGap: a group that writes all it knows again looks at the chunks in
 // which there is something, and not at those in between.
 func TestRewriteOverAGap(t *testing.T) {

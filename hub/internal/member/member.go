@@ -106,9 +106,12 @@ type Status struct {
 	// Position is the last place that the member has, and Last the last one that the journal was
 	// seen to have.
 	Position, Last uint64
-	// Behind is for how long a standby has not had all of Last, and Silent for how long the journal
-	// has not answered: a member that leads cannot do anything then.
-	Behind, Silent time.Duration
+	// Behind is for how long a standby has not had all of Last.
+	Behind time.Duration
+	// Silent is for how long the journal has not answered, and Full for how long it has answered what this member
+	// was to append that it takes nothing: a member that leads cannot do anything then, and no other one can lead.
+	// One of them is 0.
+	Silent, Full time.Duration
 	// CaughtUp: it has had everything once, as far as the journal was asked.
 	CaughtUp bool
 	Members  []journal.Member
@@ -176,10 +179,24 @@ func (m *Member) Status() Status {
 	if m.role == Standby && s.Position < s.Last {
 		s.Behind = now.Sub(m.caughtUp)
 	}
-	if silent := now.Sub(m.answered); silent > m.opts.Lease/Looks*2 {
-		s.Silent = silent
-	}
+	s.Silent, s.Full = m.still(now)
 	return s
+}
+
+// still returns for how long the journal has been silent, or full. m.mu is held.
+func (m *Member) still(now time.Time) (silent, full time.Duration) {
+	refused, err := m.log.Full()
+	since := now.Sub(m.answered)
+	if err == nil {
+		since = min(since, now.Sub(refused))
+	}
+	switch {
+	case since <= m.opts.Lease/Looks*2:
+		return 0, 0
+	case err != nil:
+		return 0, since
+	}
+	return since, 0
 }
 
 // ActiveURLs returns where the member is reached that leads, as far as this one knows.

@@ -294,6 +294,44 @@ func TestSilence(t *testing.T) {
 	})
 }
 
+// TestFull: a journal that is full answers, so it is not silent, neither to who leads nor to who tries to take over;
+// and it is silent where it gives no answer after that.
+func TestFull(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		a := start(t, j, "a")
+		settle(lease)
+		b := start(t, j, "b")
+		settle(lease)
+		j.SetMost(1)
+		settle(10 * lease)
+		a.mustBeSuspended(true)
+		for _, h := range []*hub{a, b} {
+			if s := h.member.Status(); s.Silent > 0 || s.Full < 8*lease || s.Full > 10*lease {
+				t.Errorf("%s says of a journal that is full for %s that it is full for %s, silent for %s", h.name, 10*lease, s.Full, s.Silent)
+			}
+			h.handle.Cut(true)
+		}
+		settle(3 * lease)
+		for _, h := range []*hub{a, b} {
+			if s := h.member.Status(); s.Full > 0 || s.Silent < 2*lease || s.Silent > 3*lease+time.Second {
+				t.Errorf("%s says of a journal that is cut off for %s that it is full for %s, silent for %s", h.name, 3*lease, s.Full, s.Silent)
+			}
+			h.handle.Cut(false)
+		}
+		settle(lease)
+		j.SetMost(100_000)
+		settle(2 * lease)
+		for _, h := range []*hub{a, b} {
+			if s := h.member.Status(); h.leads() != nil && (s.Full > 0 || s.Silent > 0) {
+				t.Errorf("with room %s says that the journal is full for %s, silent for %s", h.name, s.Full, s.Silent)
+			}
+		}
+		a.kill()
+		b.kill()
+	})
+}
+
 // TestSilenceWithMuchPending: a commit that fills all that a leader may have pending does not keep it from being
 // suspended while the journal does not answer.
 func TestSilenceWithMuchPending(t *testing.T) {

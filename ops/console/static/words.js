@@ -102,6 +102,7 @@ const kinds = {
   disk_full: (w) => [`Publishes are refused: ${bytes(w.bytes)} of the disk are free, ${bytes(w.needed_bytes)} have to be.`, "Make room on the disk, or let topics keep less. Reads and acks go on."],
   disk_soon: (w) => [`The disk is full in ${span(w.seconds * 1000)}, if it goes on like this: ${bytes(w.bytes)} are free.`, "Make room on the disk, or let topics keep less."],
   journal_silent: (w) => [`The journal has not answered for ${span(w.seconds * 1000)}.`, "Look at the servers of the journal and the network to them. The hubs go on by themselves."],
+  journal_full: (w) => [`The journal is full, and has taken nothing for ${span(w.seconds * 1000)}.`, "Start the member that is away, or release it; or raise the limit of the journal. The hubs go on by themselves."],
   standby_behind: (w) => [`This hub does not have all entries of the journal for ${span(w.seconds * 1000)}.`, "Compare its disk and its network with those of the hub that leads."],
   no_standby: (w) => [`${w.name} is the only hub of its journal: nobody takes over.`, "Start another hub with the same journal."],
   setting_stale: (w) => [`What ${w.name} names can not be read again; what it had before still counts.`, "The log of the hub has the reason."],
@@ -113,7 +114,7 @@ const titles = {
   paused: "is paused", filter: "has a filter that is not accepted", no_members: "has no members", members_paused: "has members that all paused", members_full: "has full members", window: "is at the end of its window",
   key: "is blocked on a key", poison: "has an event that keeps failing", retry: "waits for a retry", slow: "has an event that takes long", dead_letters: "has dead letters",
   not_ready: "The hub is not ready", not_measured: "The hub can not be measured", commit_stalled: "The store stands still", disk_full: "The disk is full", disk_soon: "The disk fills up",
-  journal_silent: "The journal is silent", standby_behind: "This standby is behind", no_standby: "There is no standby", setting_stale: "A setting is stale", certificate: "A certificate ends", clock_ahead: "The clock is ahead",
+  journal_silent: "The journal is silent", journal_full: "The journal is full", standby_behind: "This standby is behind", no_standby: "There is no standby", setting_stale: "A setting is stale", certificate: "A certificate ends", clock_ahead: "The clock is ahead",
 };
 
 /** What is wrong, as {subject, title, text, help, link}. */
