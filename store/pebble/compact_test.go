@@ -88,7 +88,7 @@ func (run *compactRun) open() {
 
 // someIndexSizes are sizes with which few events take many steps.
 func someIndexSizes(rng *rand.Rand) indexSizes {
-	return indexSizes{step: 1 + rng.IntN(3000), keys: 1 + rng.IntN(30), least: 1 + rng.IntN(9), memory: 1 + rng.IntN(3000), batch: 1 + rng.IntN(10),
+	return indexSizes{looks: 1 + rng.IntN(9), step: 1 + rng.IntN(3000), keys: 1 + rng.IntN(30), least: 1 + rng.IntN(9), memory: 1 + rng.IntN(3000), batch: 1 + rng.IntN(10),
 		tables: []int{1, 1 + rng.IntN(30), 1 << 20}[rng.IntN(3)], table: 1 + rng.IntN(200)}
 }
 

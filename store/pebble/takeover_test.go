@@ -73,7 +73,7 @@ func TestTakeovers(t *testing.T) {
 		}
 	}
 	t.Logf("%+v, %+v", done, met)
-	if *takeovers >= 30 && min(done.lost, done.kept, done.zombies, done.behind) == 0 {
+	if *takeovers >= 30 && min(done.lost, done.kept, done.behind) == 0 || *takeovers >= 200 && done.zombies == 0 { // of 30 kills none may have a zombie
 		t.Error("the runs did not meet all of it")
 	}
 }
