@@ -53,7 +53,8 @@ func main() {
 func run(args []string) int {
 	ctx, stop := untilSignal()
 	defer stop()
-	// A reader of the output that goes away is an error of the write. What commands start gets the signal as ever.
+	// A reader that goes away is an error of the write, and not the end of the process: leases have to be given back, and
+	// who reads a hub's log must not take the hub along. It is not ignored: what commands start would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	root := rootCommand()
 	root.SetArgs(inOtherWords(args))

@@ -11,10 +11,8 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -213,11 +211,8 @@ func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
 	return late, func() { stop(); cancel(nil) }
 }
 
-// results returns standard output. From here on a reader that goes away is an
-// error of the write, output.ErrClosed, and not the end of the process: leases
-// have to be given back.
+// results returns standard output. A reader that goes away is output.ErrClosed.
 func results(cmd *cobra.Command) *output.Results {
-	signal.Ignore(syscall.SIGPIPE)
 	return output.NewResults(cmd.OutOrStdout())
 }
 

@@ -39,8 +39,6 @@ from the next start.`,
 			hangup := make(chan os.Signal, 1)
 			signal.Notify(hangup, syscall.SIGHUP)
 			defer signal.Stop(hangup)
-			// A log reader that is gone must not take the hub with it: the lines are lost.
-			signal.Ignore(syscall.SIGPIPE)
 			settings, err := loadHub(cmd)
 			if err != nil {
 				return configError(cmd, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"net"
 	"os"
 	"os/exec"
@@ -35,36 +36,43 @@ func TestInterruptBeforeAnswer(t *testing.T) {
 			t.Errorf("%s asks a hub: %t; has arguments: %t", name, asks, ok)
 		}
 	})
+	for name, args := range firstRequests {
+		code, stderr := interrupted(t, strings.Fields(name+" "+args)...)
+		if code != exitFailed || !strings.HasPrefix(stderr, "eventhub: interrupted") || strings.Contains(stderr, "cancel") {
+			t.Errorf("%s: exit code %d, %s", name, code, stderr)
+		}
+	}
+}
+
+// interrupted runs a command with a server of its own that says nothing, for a command may connect more than once, and interrupts it
+// when it has connected.
+func interrupted(t *testing.T, args ...string) (code int, stderr string) {
+	t.Helper()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
 	at := silent.Addr().String()
-	env := cleanEnv("EVENTHUB_URL=ws://"+at, "EVENTHUB_OPS="+at, "EVENTHUB_OUTBOX=postgres://u@"+at+"/x?sslmode=disable")
-	for name, args := range firstRequests {
-		cmd := exec.Command(binary, strings.Fields(name+" "+args)...)
-		cmd.Dir, cmd.Env = t.TempDir(), env
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		alarm := time.AfterFunc(watchdog, func() { cmd.Process.Kill(); silent.Close() })
-		conn, err := silent.Accept()
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Error(err)
-		}
-		_ = cmd.Wait() // the exit code says more
-		alarm.Stop()
-		conn.Close()
-		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.HasPrefix(stderr.String(), "eventhub: interrupted") || strings.Contains(stderr.String(), "cancel") {
-			t.Errorf("%s: exit code %d, %s", name, code, stderr.String())
-		}
+	cmd := exec.Command(binary, args...)
+	cmd.Dir, cmd.Env = t.TempDir(), cleanEnv("EVENTHUB_URL=ws://"+at, "EVENTHUB_OPS="+at, "EVENTHUB_OUTBOX=postgres://u@"+at+"/x?sslmode=disable")
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
 	}
+	alarm := time.AfterFunc(watchdog, func() { cmd.Process.Kill(); silent.Close() })
+	defer alarm.Stop()
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatalf("%q: %v", args, err)
+	}
+	defer conn.Close()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // the exit code says more
+	return cmd.ProcessState.ExitCode(), said.String()
 }
 
 // TestNamesThatNobodyHas: a name that no topic or group can have is wrong usage of each command, and no hub is asked for it.
@@ -117,6 +125,32 @@ func TestNobodyReads(t *testing.T) {
 		if err != nil || stderr.Len() > 0 {
 			t.Errorf("%s: %v, %s; want exit code 0 and nothing said", args, err, stderr.String())
 		}
+	}
+}
+
+// TestHubWithoutAReader: a hub whose log nobody reads any more goes on, and ends in order.
+func TestHubWithoutAReader(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "serve", "--store", "memory:", "--ws", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0")
+	cmd.Dir, cmd.Env, cmd.Stderr = t.TempDir(), cleanEnv(), w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	alarm := time.AfterFunc(watchdog, func() { cmd.Process.Kill() })
+	defer alarm.Stop()
+	lines := bufio.NewScanner(r)
+	for lines.Scan() && !up.MatchString(lines.Text()) {
+	}
+	r.Close()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil { // its stop has lines of the log
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the hub ended with %v", err)
 	}
 }
 

@@ -65,8 +65,7 @@ func (f *following) runExec(cmd *cobra.Command, c *client.Client, adm *client.Ad
 	until := newEnds()
 	e.group, e.url, e.count, e.stop, e.passed = f.group, f.url, f.count, stop, until.passed
 	e.stdout, e.stderr, e.environment = cmd.OutOrStdout(), cmd.ErrOrStderr(), outerEnvironment(os.Environ())
-	// The commands write to it, so SIGPIPE is not ignored: they would inherit that.
-	e.out = output.NewResults(e.stdout)
+	e.out = results(cmd)
 	e.out.OnHangup(stop)
 	// The group has to exist before its cursor is asked for.
 	sub, err := f.subscribe(ctx, c, declining{}, e.stderr)
