@@ -41,11 +41,16 @@ func (h *Hub) engineFor(p *auth.Principal, denied guard.Denied) guard.Engine {
 // identify verifies the token of a client of a transport. The audit knows it as the Peer; denied
 // reports there.
 func (h *Hub) identify(ctx context.Context, transport, token string, given bool) (p auth.Principal, who audit.Peer, denied guard.Denied, err error) {
-	if p, err = h.verifier.Verify(ctx, token, given); err != nil {
+	p, err = h.verifier.Verify(ctx, token, given)
+	c, ofRequest := ctx.Value(connKey{}).(*conn) // a WebSocket is known by its place
+	if err != nil {
+		if ofRequest {
+			c.refuse()
+		}
 		return p, who, nil, err
 	}
-	if c, ok := ctx.Value(connKey{}).(*conn); ok {
-		c.know() // of a request; a WebSocket is known by its place
+	if ofRequest {
+		c.know()
 	}
 	who = h.audit.Peer(p.Name, transport, caller.Addr(ctx))
 	return p, who, func(a policy.Action, name, group string) { who.Denied(string(a), name, group) }, nil

@@ -85,7 +85,7 @@ func (d *door) open(log *slog.Logger) {
 				if c.asksTooOften() {
 					w.Header().Set("Connection", "close")
 				}
-				r = c.serve(r)
+				r = c.serve(r, w.Header())
 			}
 			if routed := d.routed.Load(); routed != nil {
 				(*routed).ServeHTTP(w, r)
@@ -163,7 +163,7 @@ func (t tracked) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	guest := &conn{Conn: c, door: t.door, proofBy: time.Now().Add(strangerWait)}
+	guest := &conn{Conn: c, door: t.door, proofBy: time.Now().Add(strangerWait), stirred: make(chan struct{}, 1)}
 	t.door.guests.enter(guest)
 	return guest, nil
 }
@@ -213,16 +213,22 @@ type conn struct {
 	door     *door
 	stranger *stranger // guarded by the mutex of strangers; nil: it has left them
 
+	known   atomic.Bool   // it has shown a right; set with mu held
+	pieces  atomic.Int32  // that it was read in before, since the last answer
+	stirred chan struct{} // a read that waits has to look
+
 	mu       sync.Mutex
 	serving  bool // a request is being answered
 	sending  bool // the peer has not sent all of its body
 	stopping bool
-	deadline bool      // for writes, and not ours
-	known    bool      // it has shown a right
-	asked    int       // requests before that
-	upgraded bool      // its time is the gateway's to bound
-	proofBy  time.Time // until then, unless known
-	readBy   time.Time // the deadline of reads that the server wants
+	deadline bool        // for writes, and not ours
+	asked    int         // requests before it was known
+	upgraded bool        // its time is the gateway's to bound
+	proofBy  time.Time   // until then, unless known
+	readBy   time.Time   // the deadline of reads that the server wants
+	armed    time.Time   // the one that they have
+	gathers  bool        // the kernel wakes nobody for a little that comes
+	answer   http.Header // of the request that is being answered; nil: none is
 }
 
 // know notes that the peer has shown a right.
@@ -230,11 +236,27 @@ func (c *conn) know() {
 	c.door.guests.leave(c)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.known {
-		c.known = true
-		if !c.upgraded {
-			_ = c.armRead() // a dead connection shows in the read
+	if c.known.Swap(true) {
+		return
+	}
+	if inner, ok := c.Conn.(syscall.Conn); ok && c.gathers {
+		if raw, err := inner.SyscallConn(); err == nil {
+			wakeAt(raw, 1)
 		}
+	}
+	if !c.upgraded {
+		_ = c.armRead() // a dead connection shows in the read
+	}
+	c.stir()
+}
+
+// refuse notes that the peer has shown a token that gives no right, or none where one is needed. The answer ends the
+// connection: who wants to guess again has to connect again.
+func (c *conn) refuse() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.known.Load() && c.answer != nil {
+		c.answer.Set("Connection", "close")
 	}
 }
 
@@ -242,7 +264,7 @@ func (c *conn) know() {
 func (c *conn) asksTooOften() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known {
+	if c.known.Load() {
 		return false
 	}
 	c.asked++
@@ -253,7 +275,7 @@ func (c *conn) asksTooOften() bool {
 func (c *conn) handOver() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.upgraded = true
+	c.upgraded, c.answer = true, nil
 }
 
 // authBy returns until when a WebSocket on the connection has to say AUTH; zero: the peer has
@@ -261,7 +283,7 @@ func (c *conn) handOver() {
 func (c *conn) authBy() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known {
+	if c.known.Load() {
 		return time.Time{}
 	}
 	return c.proofBy
@@ -277,12 +299,12 @@ func (c *conn) Close() error {
 }
 
 // serve notes that the header of a request has come, and returns the request to be
-// answered. The server's own stays as it is: by its body the server sees whether the
+// answered with that header. The server's own stays as it is: by its body the server sees whether the
 // client still waits to be asked for it, and answers a refusal without reading it.
-func (c *conn) serve(r *http.Request) *http.Request {
+func (c *conn) serve(r *http.Request, answer http.Header) *http.Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.serving = true
+	c.serving, c.answer = true, answer
 	if r.ContentLength == 0 && len(r.TransferEncoding) == 0 {
 		_ = c.armRead() // it waits for the hub now
 		return r
@@ -300,7 +322,8 @@ func (c *conn) serve(r *http.Request) *http.Request {
 func (c *conn) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.serving, c.sending = false, false
+	c.serving, c.sending, c.answer = false, false, nil
+	c.pieces.Store(0)
 	c.proofBy = time.Now().Add(strangerWait)
 }
 
@@ -360,8 +383,12 @@ func (c *conn) armRead() error {
 	case c.upgraded:
 	case c.stopping && c.sending:
 		by = past
-	case !c.known && waits && (by.IsZero() || by.After(c.proofBy)):
+	case !c.known.Load() && waits && (by.IsZero() || by.After(c.proofBy)):
 		by = c.proofBy
+	}
+	c.armed = by
+	if !c.known.Load() {
+		c.stir()
 	}
 	return c.Conn.SetReadDeadline(by)
 }
@@ -401,7 +428,7 @@ func (c *conn) arm() bool {
 	switch {
 	case c.stopping:
 		wait = endWait
-	case !c.known:
+	case !c.known.Load():
 		wait = strangerWait
 	}
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(wait)) // a dead connection shows in the write

@@ -33,7 +33,8 @@ func TestAnswersHaveATime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
-				c := &conn{Conn: ours, known: !tt.new}
+				c := &conn{Conn: ours}
+				c.known.Store(!tt.new)
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -160,65 +161,72 @@ func TestStrangersAreBounded(t *testing.T) {
 	})
 }
 
-// TestMessagesBeforeAuthAreFew: whoever says more than 32 things before the token that is accepted
+// TestMessagesBeforeAuthAreFew: whoever says more than 16 things before the token that is accepted
 // is closed, and one that is accepted ends the counting.
 func TestMessagesBeforeAuthAreFew(t *testing.T) {
 	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
-		say := func(p *peer, frame, want string) {
+		say := func(p *peer, frames []string, want string) {
 			t.Helper()
-			if _, err := p.conn.Write(masked([]byte(frame))); err != nil {
+			var sent []byte // at once, for a stranger is read slowly
+			for _, frame := range frames {
+				sent = append(sent, masked([]byte(frame))...)
+			}
+			if _, err := p.conn.Write(sent); err != nil {
 				t.Fatal(err)
 			}
-			p.came(want)
+			for range frames {
+				p.came(want)
+			}
 		}
-		p := b.connect()
-		for i := range 31 {
-			say(p, []string{`{"op":"AUTH","token":"x"}`, `{"op":"PUBLISH"}`, `no JSON`}[i%3], `"op":"ERR"`)
-		}
+		p, wrong := b.connect(), `{"op":"AUTH","token":"x"}`
+		say(p, slices.Repeat([]string{wrong, `{"op":"PUBLISH"}`, `no JSON`}, 5), `"op":"ERR"`)
 		p.ok(`{"op":"AUTH","token":"s3cret"}`)
-		for range 100 {
-			say(p, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
-		}
+		say(p, slices.Repeat([]string{wrong}, 100), `"code":"bad_token"`)
 		q := b.connect()
-		for range 33 {
-			say(q, `{"op":"AUTH","token":"x"}`, `"code":"bad_token"`)
-		}
+		say(q, slices.Repeat([]string{wrong}, 17), `"code":"bad_token"`)
 		q.wantEnd(fmt.Sprint(1008), "before AUTH")
 	})
 }
 
-// TestRequestsWithoutATokenAreFew: a connection whose requests show no right gets so many answers, the last of which says that
-// it is closed; one with a right in between goes on.
+// TestRequestsWithoutATokenAreFew: a connection whose requests need no right gets so many answers, the last of which says
+// that it is closed; so does the first that is refused. One with a right goes on.
 func TestRequestsWithoutATokenAreFew(t *testing.T) {
 	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
-		for _, known := range []bool{false, true} {
-			conn, err := b.network.Dial(context.Background(), "tcp", b.HTTPAddr())
+		const open, allowed, refused = "GET /livez HTTP/1.1", "GET /metrics HTTP/1.1\r\nAuthorization: Bearer s3cret", "GET /metrics HTTP/1.1\r\nAuthorization: Bearer guessed"
+		for name, tt := range map[string]struct {
+			say  func(n int) string
+			want int // answers; 100: it goes on
+		}{
+			"open":              {func(int) string { return open }, 32},
+			"refused":           {func(int) string { return refused }, 1},
+			"refused later":     {func(n int) string { return []string{open, refused}[n/3] }, 4},
+			"with a right":      {func(n int) string { return map[bool]string{true: allowed, false: open}[n == 20] }, 100},
+			"and refused later": {func(n int) string { return map[bool]string{true: allowed, false: refused}[n == 0] }, 100},
+		} {
+			conn, err := b.network.Dial(context.Background(), "tcp", b.OpsAddr())
 			if err != nil {
 				t.Fatal(err)
 			}
 			answers := bufio.NewReader(conn)
 			n := 0
 			for closed := false; !closed && n < 100; n++ {
-				token := "guessed"
-				if known && n == 20 {
-					token = "s3cret"
-				}
-				if _, err := io.WriteString(conn, "GET /v1/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+token+"\r\n\r\n"); err != nil {
+				said := tt.say(n)
+				if _, err := io.WriteString(conn, said+"\r\nHost: localhost\r\n\r\n"); err != nil {
 					t.Fatal(err)
 				}
 				answer, err := http.ReadResponse(answers, nil)
 				if err != nil {
-					t.Fatalf("request %d: %v", n+1, err)
+					t.Fatalf("%s: request %d: %v", name, n+1, err)
 				}
-				if want := map[bool]int{true: http.StatusOK, false: http.StatusUnauthorized}[token == "s3cret"]; answer.StatusCode != want {
-					t.Errorf("request %d was answered by %s", n+1, answer.Status)
+				if want := map[bool]int{true: http.StatusUnauthorized, false: http.StatusOK}[said == refused]; answer.StatusCode != want {
+					t.Errorf("%s: request %d was answered by %s", name, n+1, answer.Status)
 				}
 				_, _ = io.Copy(io.Discard, answer.Body)
 				answer.Body.Close()
 				closed = answer.Close
 			}
-			if want := map[bool]int{false: 32, true: 100}[known]; n != want {
-				t.Errorf("%d requests were answered, with a right among them %t; want %d", n, known, want)
+			if n != tt.want {
+				t.Errorf("%s: %d requests were answered; want %d", name, n, tt.want)
 			}
 			conn.Close()
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -244,112 +245,121 @@ func (p *hubProcess) wantSmall(t *testing.T, order hostileOrder) {
 }
 
 // goodClients are one that publishes and a group of one member that gets it. Both listen all the time, for who does not
-// answer the hub's pings is closed.
+// answer the hub's pings is closed. What is due at once, or has come at once, is written and read at once: else they
+// would have as much of the processors as the hub, and what they wait for these would be taken for the hub's doing.
 type goodClients struct {
-	publisher, member   *conn
-	answers, deliveries <-chan heard
-	at                  int // the number of the last event
-}
+	publisher, member *conn
+	at                int // the number of the next event
 
-// heard is a frame with the time at which it came, or why there are no more.
-type heard struct {
-	frame
-	at  time.Time
-	err error
-}
-
-// listen hears frames until the connection ends, and answers pings.
-func (c *conn) listen() <-chan heard {
-	frames := make(chan heard, 100_000) // more than a run has events
-	go func() {
-		defer close(frames)
-		for {
-			var h heard
-			var text []byte
-			if text, h.err = wsutil.ReadServerText(c.Conn); h.err == nil {
-				h.at, h.err = time.Now(), json.Unmarshal(text, &h.frame)
-			}
-			frames <- h
-			if h.err != nil {
-				return
-			}
-		}
-	}()
-	return frames
-}
-
-// nextOf waits for a frame.
-func nextOf(frames <-chan heard) heard {
-	select {
-	case h, more := <-frames:
-		if !more {
-			h.err = net.ErrClosed
-		}
-		return h
-	case <-time.After(watchdog):
-		return heard{err: os.ErrDeadlineExceeded}
-	}
+	mu        sync.Mutex
+	answered  int     // events
+	delivered int     // events
+	micros    []int64 // after how many each of the run under way came
+	err       error   // of either of them
+	progress  chan struct{}
 }
 
 func newGoodClients(t *testing.T, addr string) *goodClients {
 	t.Helper()
-	g := &goodClients{publisher: dial(t, addr, hostileToken), member: dial(t, addr, hostileToken)}
+	g := &goodClients{publisher: dial(t, addr, hostileToken), member: dial(t, addr, hostileToken), progress: make(chan struct{}, 1)}
 	g.member.say(map[string]any{"op": "SUBSCRIBE", "topic": "good", "group": "g", "corr": "s", "opts": map[string]any{"max_in_flight": 100_000}})
 	if f := g.member.hear(); f.Op != "OK" {
 		t.Fatalf("SUBSCRIBE was answered by %+v", f)
 	}
-	for _, c := range []*conn{g.publisher, g.member} {
-		if err := c.SetReadDeadline(time.Time{}); err != nil {
-			t.Fatal(err)
+	go g.listen(g.publisher, func(f *frame, _ bool) error {
+		if f.Op != "OK" {
+			return fmt.Errorf("a good PUBLISH was answered by %+v", f)
+		}
+		g.answered++
+		return nil
+	})
+	var acks []byte
+	go g.listen(g.member, func(f *frame, more bool) error {
+		var payload struct{ N, At int }
+		if f.Op != "EVENT" || json.Unmarshal(f.Event.Payload, &payload) != nil || payload.N != g.delivered {
+			return fmt.Errorf("event %d: got %+v", g.delivered, f)
+		}
+		g.delivered++
+		g.micros = append(g.micros, time.Now().UnixMicro()-int64(payload.At))
+		acks = append(acks, hostileFrame(ws.OpText, true, fmt.Sprintf(`{"op":"ACK","topic":"good","group":"g","lease":%q}`, f.Ctx.Lease))...)
+		if more {
+			return nil
+		}
+		_, err := g.member.Write(acks)
+		acks = acks[:0]
+		return err
+	})
+	return g
+}
+
+// listen has each frame handled, with g.mu held and whether more have come already, until that or the connection
+// fails, and answers pings.
+func (g *goodClients) listen(c *conn, handle func(f *frame, more bool) error) {
+	in := bufio.NewReaderSize(c.Conn, 64<<10)
+	both := struct {
+		io.Reader
+		io.Writer
+	}{in, c.Conn}
+	for err := c.SetReadDeadline(time.Time{}); ; {
+		var f frame
+		if err == nil {
+			var text []byte
+			if text, err = wsutil.ReadServerText(both); err == nil {
+				err = json.Unmarshal(text, &f)
+			}
+		}
+		g.mu.Lock()
+		if err == nil {
+			err = handle(&f, in.Buffered() > 0)
+		}
+		g.err = cmp.Or(g.err, err)
+		g.mu.Unlock()
+		select {
+		case g.progress <- struct{}{}:
+		default:
+		}
+		if err != nil {
+			return
 		}
 	}
-	g.answers, g.deliveries = g.publisher.listen(), g.member.listen()
-	return g
 }
 
 // run publishes for a time, and returns after how many microseconds each event came.
 func (g *goodClients) run(t *testing.T, rate int, d time.Duration) (micros []int64) {
 	t.Helper()
 	n := int(d.Seconds() * float64(rate))
-	var answered, member sync.WaitGroup
-	answered.Go(func() {
-		for range n {
-			if h := nextOf(g.answers); h.err != nil || h.Op != "OK" {
-				t.Errorf("a good PUBLISH was answered by %+v", h)
-				return
-			}
-		}
-	})
-	member.Go(func() {
-		for i := range n {
-			h := nextOf(g.deliveries)
-			for h.err == nil && h.Op == "OK" {
-				h = nextOf(g.deliveries) // of an ACK
-			}
-			var payload struct{ N, At int }
-			if h.err != nil || h.Op != "EVENT" || json.Unmarshal(h.Event.Payload, &payload) != nil || payload.N != g.at+i {
-				t.Errorf("event %d: got %+v", g.at+i, h)
-				return
-			}
-			micros = append(micros, h.at.UnixMicro()-int64(payload.At))
-			if err := wsutil.WriteClientText(g.member.Conn, fmt.Appendf(nil, `{"op":"ACK","topic":"good","group":"g","lease":%q}`, h.Ctx.Lease)); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	})
 	began := time.Now()
-	for i := range n {
-		time.Sleep(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(rate)))) // the rate is what is asked for
-		g.publisher.sayText(fmt.Appendf(nil, `{"op":"PUBLISH","topic":"good","payload":{"N":%d,"At":%d}}`, g.at+i, time.Now().UnixMicro()))
+	due := func(i int) time.Time { return began.Add(time.Duration(i) * time.Second / time.Duration(rate)) } // the rate is what is asked for
+	for i := 0; i < n; {
+		time.Sleep(max(time.Millisecond, time.Until(due(i))))
+		var frames []byte
+		for now := time.Now(); i < n && !due(i).After(now); i++ {
+			frames = append(frames, hostileFrame(ws.OpText, true, fmt.Sprintf(`{"op":"PUBLISH","topic":"good","payload":{"N":%d,"At":%d}}`, g.at, now.UnixMicro()))...)
+			g.at++
+		}
+		if _, err := g.publisher.Write(frames); err != nil {
+			t.Fatal(err)
+		}
 	}
-	answered.Wait()
-	member.Wait()
-	if t.Failed() {
-		t.FailNow()
+	for alarm := time.After(watchdog); ; {
+		g.mu.Lock()
+		over, err := g.answered == g.at && g.delivered == g.at, g.err
+		if over {
+			micros, g.micros = g.micros, nil
+		}
+		g.mu.Unlock()
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case over:
+			return micros
+		}
+		select {
+		case <-g.progress:
+		case <-alarm:
+			t.Fatalf("of %d events not all were answered and delivered within %s", g.at, watchdog)
+		}
 	}
-	g.at += n
-	return micros
 }
 
 // latencies sorts microseconds, and says how many milliseconds they are.

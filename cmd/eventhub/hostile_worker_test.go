@@ -109,7 +109,11 @@ func startHostiles(t *testing.T, o *hostileOrder) (over func() *hostileReport) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("nice", "-n", "19", os.Args[0])
+	below := []string{"nice", "-n", "19"}
+	if _, err := exec.LookPath("chrt"); err == nil { // of Linux; on it the kernel lets even the least nice have some milliseconds before others
+		below = []string{"chrt", "--idle", "0"}
+	}
+	cmd := exec.Command(below[0], append(below[1:], os.Args[0])...)
 	cmd.Env = append(os.Environ(), hostileEnv+"="+string(order))
 	var said, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &log

@@ -24,7 +24,7 @@ const (
 	maxUnauthBytes = 4 * wire.MaxUnauthFrameBytes
 	// maxUnauthMessages bounds the messages before the AUTH that succeeds: a token costs more to
 	// verify than to send.
-	maxUnauthMessages = 32
+	maxUnauthMessages = 16
 	// strangerLinger is how long a peer whose time for AUTH is over has for its part of the close handshake.
 	strangerLinger = 100 * time.Millisecond
 )
