@@ -177,6 +177,7 @@ func TestStart(t *testing.T) {
 		"offset:12":                 {Kind: eventhub.StartOffset, Offset: 12},
 		"after:a.b:c":               {Kind: eventhub.StartAfterID, AfterID: "a.b:c"},
 		"1700000000000":             at(1_700_000_000_000),
+		"0":                         at(0),
 		"2001-09-09T01:46:40Z":      at(1_000_000_000_000),
 		"2001-09-09T03:46:40+02:00": at(1_000_000_000_000),
 		"1h":                        at(now.Add(-time.Hour).UnixMilli()),
@@ -190,7 +191,7 @@ func TestStart(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "Latest", "offset:", "offset:-1", "offset:9007199254740992", "after:", "after:a b", "yesterday",
-		"-1h", "-5", "1d-30h", "99999999999d", "300000d", "ago", "1h before", "2001-09-09"} {
+		"-1h", "-5", "5", "1700000000", "1d-30h", "99999999999d", "300000d", "ago", "1h before", "2001-09-09"} {
 		if got, err := Start(bad, now); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("Start(%q) = %+v, %v; want an error that names it", bad, got, err)
 		}

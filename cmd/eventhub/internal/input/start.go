@@ -13,6 +13,10 @@ import (
 // StartForms says what Start takes.
 const StartForms = "latest, earliest, offset:N, after:ID, " + when.Forms
 
+// earliestNumber is the least epoch ms that is taken for a time: in 1973. Who writes a smaller number means an offset,
+// or seconds.
+const earliestNumber = 100_000_000_000
+
 // Start reads a place in a topic, see StartForms. now is what durations count
 // back from.
 func Start(s string, now time.Time) (eventhub.Start, error) {
@@ -38,6 +42,9 @@ func Start(s string, now time.Time) (eventhub.Start, error) {
 	ms, err := when.Parse(s, now)
 	if err != nil {
 		return eventhub.Start{}, fmt.Errorf("%w, nor one of latest, earliest, offset:N and after:ID", err)
+	}
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil && n > 0 && n < earliestNumber {
+		return eventhub.Start{}, fmt.Errorf("%q is in %d, in epoch ms; an offset is offset:%s, and epoch seconds need three more digits", s, time.UnixMilli(n).UTC().Year(), s)
 	}
 	return eventhub.Start{Kind: eventhub.StartTime, TS: ms}, nil
 }
