@@ -334,6 +334,7 @@ func (c *conn) stop() {
 	c.stopping = true
 	if !c.serving {
 		_ = c.Conn.Close()
+		c.stir()
 		return
 	}
 	if c.sending {

@@ -49,7 +49,7 @@ func (c *conn) awaitLook() {
 		timer.Reset(min(time.Until(due), left))
 		select {
 		case <-timer.C:
-		case <-c.stirred: // it is known, or has another deadline
+		case <-c.stirred: // it is known, is closed, or has another deadline
 		}
 		if time.Now().Before(due) {
 			continue
@@ -94,7 +94,10 @@ func (c *conn) stir() {
 func (c *conn) readsFor() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.armed.IsZero() {
+	switch {
+	case c.stopping && !c.serving:
+		return 0 // it is closed
+	case c.armed.IsZero():
 		return math.MaxInt64
 	}
 	return time.Until(c.armed)

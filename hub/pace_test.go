@@ -68,6 +68,11 @@ func TestPiecesOfStrangersAreGathered(t *testing.T) {
 			}
 			wantAnswer(t, answers, http.StatusNotFound)
 		}
+		byBytes(conn, "GET / HTTP")
+		began := time.Now()
+		if err := b.Stop(context.Background()); err != nil || time.Since(began) != 0 {
+			t.Errorf("the hub has stopped after %s: %v", time.Since(began), err)
+		}
 		conn.Close()
 	})
 }
