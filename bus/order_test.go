@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/space"
 	"eventhub/store"
 	"eventhub/store/storefault"
@@ -413,6 +414,36 @@ func TestBlockedBy(t *testing.T) {
 		equal(t, "without members", kind(), "no_members 0 ")
 		r.restart()
 		equal(t, "without members, after a restart", kind(), "no_members 0 ")
+	})
+}
+
+// TestDeadLettersOnAFullDisk: dead letters go on while publishes are refused, until they would take the room
+// that acks and a start need. Then they wait, in no member's way, and are made when there is room.
+func TestDeadLettersOnAFullDisk(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const mib, gib = 1 << 20, 1 << 30
+		faulty := r.faulty()
+		in := r.subscribe(opts("t", "g"))
+		r.publish("t", 1, 4)
+		all := in.Take()
+		giveUp := func(free uint64, e bustest.Got) {
+			faulty.SetSpace(func() (store.Space, error) { return store.Space{Free: free, Total: 100 * gib}, nil })
+			time.Sleep(space.LookEvery)
+			in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Terminal: true}, byLease(e))
+			time.Sleep(space.RetryAfter)
+		}
+		giveUp(256*mib, all[0])
+		equal(t, "dead letters with room for them alone", len(r.events("t.dlq")), 1)
+		giveUp(256*mib-1, all[1])
+		in.Ack(byLease(all[2]))
+		time.Sleep(time.Second)
+		equal(t, "dead letters without room", len(r.events("t.dlq")), 1)
+		equal(t, "acked without room", r.stored("t", "g").Cursor, 1)
+		giveUp(256*mib-1, all[3])
+		equal(t, "delivered meanwhile", len(in.Take()), 0)
+		giveUp(256*mib, all[0]) // has no effect
+		equal(t, "dead letters with room again", len(r.events("t.dlq")), 3)
+		equal(t, "stored cursor", r.stored("t", "g").Cursor, 4)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/bus/internal/space"
 	"eventhub/store"
 )
 
@@ -94,8 +95,8 @@ func (g *group) plan(now int64) bool {
 		return false
 	}
 	more := g.expire(now)
-	f.letters = g.state.TakeLetters(f.letters, roundEvents)
-	next := g.planDeliveries(now)
+	letters := g.planLetters()
+	next := sooner(letters, g.planDeliveries(now))
 	if !f.empty() {
 		return true
 	}
@@ -107,6 +108,18 @@ func (g *group) plan(now int64) bool {
 		g.bus.sched.ScheduleAt(g, next)
 	}
 	return false
+}
+
+// planLetters plans the dead letters that are to be made. It returns when to look again, 0 where none
+// waits for room.
+func (g *group) planLetters() (again int64) {
+	f := g.fetch
+	// The events of a .dlq topic have no dead letters: they are done, which is no more than an ack.
+	if g.state.HasLetters() && !eventhub.IsDeadLetterTopic(g.log.Topic()) && g.bus.space.CheckLetters() != nil {
+		return g.bus.clock.After(space.RetryAfter)
+	}
+	f.letters = g.state.TakeLetters(f.letters, roundEvents)
+	return 0
 }
 
 // planDeliveries plans what is to be read for members with room. It returns when

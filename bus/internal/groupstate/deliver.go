@@ -14,6 +14,9 @@ type Letter struct {
 	Reason string
 }
 
+// HasLetters reports whether events are to be dead-lettered that TakeLetters has not given.
+func (g *Group) HasLetters() bool { return len(g.letters) > 0 }
+
 // TakeLetters appends up to most events that are to be dead-lettered. The caller makes their
 // dead letters, or returns them.
 func (g *Group) TakeLetters(into []Letter, most int) []Letter {

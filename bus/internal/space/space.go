@@ -9,7 +9,8 @@
 // # Invariants
 //
 //   - Only what adds events is refused. Reads, acks and what else groups write go on: they
-//     free space in the end.
+//     free space in the end. Dead letters go on too, until the room for the rest is all there is
+//     (CheckLetters): they may be as many and as large as events, and would fill the disk.
 //   - The sweeper yields: it rests after each step, for as long as others commit most of
 //     the time, unless much is left. So what is left stays bounded also where events are
 //     removed as fast as they are published.
@@ -74,6 +75,8 @@ type Guard struct {
 	mu      sync.Mutex
 	next    time.Time // when to look again
 	err     error     // the refusal, nil while the disk has room
+	scarce  bool      // the disk has no room for dead letters either
+	held    bool      // a dead letter was told to wait
 	refused error     // that of Options.Refuse
 }
 
@@ -98,6 +101,30 @@ func (g *Guard) Stop() {
 func (g *Guard) Check() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.check()
+}
+
+// CheckLetters returns why no dead letters can be written, or nil. It is to be asked again after
+// RetryAfter.
+func (g *Guard) CheckLetters() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err := g.check()
+	if err != nil && g.refused == nil && !g.scarce {
+		err = nil
+	}
+	switch held := err != nil; {
+	case held && !g.held:
+		g.opts.Logger.Error("dead letters wait for room; their events stay in their groups", "error", err)
+	case g.held && !held:
+		g.opts.Logger.Info("dead letters go on")
+	}
+	g.held = err != nil
+	return err
+}
+
+// check is Check. g.mu is held.
+func (g *Guard) check() error {
 	if g.opts.Refuse != nil {
 		was := g.refused
 		g.refused = g.opts.Refuse()
@@ -128,7 +155,7 @@ func (g *Guard) Check() error {
 	case was && !low:
 		g.opts.Logger.Info("the disk has room again; publishes go on", "free_bytes", space.Free, "needed_bytes", least)
 	}
-	g.err = nil
+	g.err, g.scarce = nil, space.IsScarce()
 	if low {
 		g.err = &eventhub.Error{
 			Code: eventhub.CodeOverloaded,
