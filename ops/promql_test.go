@@ -222,6 +222,33 @@ func TestDeadLetterAlert(t *testing.T) {
 	}
 }
 
+// TestConnectionsAlert: it fires before connections are refused, by the limit that holds.
+func TestConnectionsAlert(t *testing.T) {
+	var file alertRules
+	readYAML(t, deployed(t, "deploy", "prometheus", "alerts.yml"), &file)
+	for scraped, want := range map[string]int{
+		"eventhub_connections 9000\n": 0, "eventhub_connections 9001\n": 1,
+		"eventhub_connections 4500\neventhub_limit_connections{limit=\"connections_total\"} 5000\n": 0,
+		"eventhub_connections 4501\neventhub_limit_connections{limit=\"connections_total\"} 5000\n": 1,
+		"eventhub_connections 100\neventhub_limit_connections{limit=\"connections_address\"} 50\n":  0,
+		"eventhub_connections 9001\neventhub_limit_connections{limit=\"connections_total\"} 9001\n": 1,
+	} {
+		found := false
+		for _, r := range file.Groups[0].Rules {
+			if r.Alert != "EventhubConnectionsNearLimit" {
+				continue
+			}
+			found = true
+			if active, err := promeval.Firing(r.Expr, promeval.Parse(time.Unix(1_000_000, 0), scraped)); len(active) != want || err != nil {
+				t.Errorf("%q: %v, %v", scraped, active, err)
+			}
+		}
+		if !found {
+			t.Error("there is no such alert")
+		}
+	}
+}
+
 // TestOutboxAlerts: each fires for what it is about and for nothing else, and none for a hub that
 // has no outbox or an outbox that is well.
 func TestOutboxAlerts(t *testing.T) {
