@@ -168,8 +168,10 @@ func (s *Store) Migrate(ctx context.Context) error {
 	if err := s.Check(ctx); err == nil || !errors.Is(err, outbox.ErrNoTable) {
 		return err
 	}
-	if _, err := s.rows.Indexes().CreateMany(ctx, Indexes()); err != nil {
-		return fmt.Errorf("outbox: making the indexes of %s: %w", s.rows.Name(), err)
+	for _, index := range Indexes() { // FerretDB closes the connection where it is to make several, and some are there
+		if _, err := s.rows.Indexes().CreateOne(ctx, index); err != nil {
+			return fmt.Errorf("outbox: making the indexes of %s: %w", s.rows.Name(), err)
+		}
 	}
 	if _, err := s.locks.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "outbox", Value: 1}, {Key: "n", Value: -1}}}); err != nil {
 		return fmt.Errorf("outbox: making the index of %s: %w", LockCollection, err)

@@ -54,6 +54,10 @@ func place(t *testing.T) *outboxtest.Place {
 			_, err := db.Collection(VersionCollection).UpdateMany(t.Context(), bson.D{}, set("version", v))
 			return err
 		},
+		Unfinish: func() error {
+			_, err := db.Collection(VersionCollection).DeleteMany(t.Context(), bson.D{})
+			return err
+		},
 		Drop: func() error {
 			return errors.Join(coll.Drop(t.Context()), db.Collection(VersionCollection).Drop(t.Context()), db.Collection(LockCollection).Drop(t.Context()))
 		},

@@ -37,8 +37,10 @@ type Place struct {
 	Insert func(Raw) error
 	// SetNow stops the clock that leases are measured with at t.
 	SetNow func(t time.Time)
-	// SetVersion writes another version of the table; Drop removes the table.
+	// SetVersion writes another version of the table; Unfinish removes the version, as of a table
+	// whose making was cut short; Drop removes the table.
 	SetVersion func(version int) error
+	Unfinish   func() error
 	Drop       func() error
 	// NoBadPayload says that the database takes no payload that is not JSON.
 	NoBadPayload bool
@@ -494,14 +496,16 @@ func versions(t *testing.T, p *Place) {
 			t.Errorf("a newer table: %v", err)
 		}
 	}
-	if err := p.Drop(); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Store.Check(ctx); err != outbox.ErrNoTable {
-		t.Errorf("no table: %v", err)
-	}
-	if err := p.Store.Migrate(ctx); err != nil {
-		t.Fatal(err)
+	for name, remove := range map[string]func() error{"no table": p.Drop, "a table that is not finished": p.Unfinish} {
+		if err := remove(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Store.Check(ctx); err != outbox.ErrNoTable {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := p.Store.Migrate(ctx); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
 	}
 	add(t, p, "t", "a")
 	if rows := turn(t, p, "w", 1); len(rows) != 1 {

@@ -159,7 +159,7 @@ func check(ctx context.Context, q interface {
 	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
 }) error {
 	var there bool
-	var version int
+	var version *int
 	const has = `SELECT to_regclass('eventhub_outbox') IS NOT NULL AND to_regclass('eventhub_outbox_version') IS NOT NULL`
 	if err := q.QueryRow(ctx, has).Scan(&there); err != nil {
 		return fmt.Errorf("outbox: reading the database: %w", err)
@@ -167,8 +167,11 @@ func check(ctx context.Context, q interface {
 	if !there {
 		return outbox.ErrNoTable
 	}
-	if err := q.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM eventhub_outbox_version`).Scan(&version); err != nil {
+	if err := q.QueryRow(ctx, `SELECT max(version) FROM eventhub_outbox_version`).Scan(&version); err != nil {
 		return fmt.Errorf("outbox: reading the version of the table: %w", err)
 	}
-	return outbox.CheckVersion(version, Version)
+	if version == nil { // whoever made it did not come to the end of the schema
+		return outbox.ErrNoTable
+	}
+	return outbox.CheckVersion(*version, Version)
 }

@@ -88,6 +88,7 @@ func place(t *testing.T) *outboxtest.Place {
 		},
 		SetNow:     func(now time.Time) { s.Now = func() time.Time { return now } },
 		SetVersion: func(v int) error { return exec(`UPDATE eventhub_outbox_version SET version = $1`, v) },
+		Unfinish:   func() error { return exec(`DELETE FROM eventhub_outbox_version`) },
 		Drop: func() error {
 			return exec(`DROP TABLE IF EXISTS eventhub_outbox; DROP TABLE IF EXISTS eventhub_outbox_version`)
 		},

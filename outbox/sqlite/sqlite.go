@@ -89,7 +89,8 @@ func (s *Store) Migrate(ctx context.Context) error {
 func (s *Store) Check(ctx context.Context) error { return check(ctx, s.db) }
 
 func check(ctx context.Context, q querier) error {
-	var tables, version int
+	var tables int
+	var version sql.NullInt64
 	const has = `SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('eventhub_outbox', 'eventhub_outbox_version')`
 	if err := q.QueryRowContext(ctx, has).Scan(&tables); err != nil {
 		return fmt.Errorf("outbox: reading the database: %w", err)
@@ -100,7 +101,10 @@ func check(ctx context.Context, q querier) error {
 	if err := q.QueryRowContext(ctx, `SELECT max(version) FROM eventhub_outbox_version`).Scan(&version); err != nil {
 		return fmt.Errorf("outbox: reading the version of the table: %w", err)
 	}
-	return outbox.CheckVersion(version, Version)
+	if !version.Valid { // whoever made it did not come to the end of the schema
+		return outbox.ErrNoTable
+	}
+	return outbox.CheckVersion(int(version.Int64), Version)
 }
 
 // write runs f in a transaction that has the write lock from its start.

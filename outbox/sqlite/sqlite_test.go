@@ -84,6 +84,7 @@ func place(t *testing.T, mode string) *outboxtest.Place {
 		},
 		SetNow:     func(now time.Time) { s.Now = func() time.Time { return now } },
 		SetVersion: func(v int) error { return exec(`UPDATE eventhub_outbox_version SET version = ?`, v) },
+		Unfinish:   func() error { return exec(`DELETE FROM eventhub_outbox_version`) },
 		Drop: func() error {
 			return errors.Join(exec(`DROP TABLE IF EXISTS eventhub_outbox`), exec(`DROP TABLE IF EXISTS eventhub_outbox_version`))
 		},
