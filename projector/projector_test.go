@@ -201,6 +201,22 @@ func TestTable(t *testing.T) {
 	})
 }
 
+// TestKeysThatNoTextHolds: an event whose key PostgreSQL cannot store is passed over, and holds up nothing.
+func TestKeysThatNoTextHolds(t *testing.T) {
+	each(t, func(b *bed) {
+		b.publish(value("t", "a\x00b", 1), tombstone("t", "\x00"))
+		at := last(b.publish(value("t", "a", 2)))
+		r := b.run(b.tab.Projection("p", "t"), projector.Options{})
+		r.until("t", at)
+		b.publish(value("t", "\x00", 3))
+		r.until("t", last(b.publish(value("t", "b", 4))))
+		r.stop()
+		if rows := b.rows(); len(rows) != 2 {
+			t.Errorf("the table has %q", rows)
+		}
+	})
+}
+
 // TestOnce: a projection that counts has each event once, whatever fails.
 func TestOnce(t *testing.T) {
 	each(t, func(b *bed) {

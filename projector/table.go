@@ -5,13 +5,14 @@ import (
 	"database/sql"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"eventhub"
 )
 
 // Table is the ready-made projection: a table with the newest event of each key of each
-// topic. Events without a key are passed over. An event whose payload is null removes its
-// key.
+// topic. Events without a key are passed over, and so are those whose key has the character U+0000, which no text of
+// PostgreSQL can hold. An event whose payload is null removes its key.
 type Table struct{ name string }
 
 var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
@@ -41,7 +42,7 @@ func (t Table) Projection(name string, topics ...string) Projection {
 }
 
 func (t Table) apply(ctx context.Context, tx *sql.Tx, e *eventhub.Event) error {
-	if e.Key == "" {
+	if e.Key == "" || strings.ContainsRune(e.Key, 0) {
 		return nil
 	}
 	if string(e.Payload) == "null" {
