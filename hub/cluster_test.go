@@ -177,6 +177,13 @@ func testSucceeded(t *testing.T, meanwhile func(*memory.Journal)) {
 	}()
 	awaitReady(t, b)
 	mustPublish(t, b, "two")
+	// Whether it has noticed or not: it does not know of that one.
+	if resp, err := http.Get("http://" + a.HTTPAddr() + "/replay?topic=t"); err == nil {
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("the hub that was cut off answers a reader with %s", resp.Status)
+		}
+	}
 	meanwhile(j)
 	handle.Cut(false)
 	select {

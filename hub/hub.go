@@ -208,6 +208,7 @@ func (h *Hub) open() error {
 		Admit:   h.admit,
 		Welcome: h.pressure.stranger,
 		Busy:    h.pressure.busy,
+		Away:    h.away,
 		AuthBy:  authBy,
 		Meter:   h.meter,
 		Memory:  memory,

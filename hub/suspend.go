@@ -59,9 +59,13 @@ var (
 	errAnswered = errors.New("it has answered just now") // after the lease
 )
 
-// suspendedFor returns why nobody is served for now, or nil.
+// suspendedFor returns why nobody is served for now, or nil. It looks at the clock itself: a hub that was frozen,
+// and wakes, has not been suspended yet.
 func (h *Hub) suspendedFor() *eventhub.Error {
 	since := h.suspended.Load()
+	if since == nil {
+		since = h.cluster.lapsed(h.cfg.Lease)
+	}
 	if since == nil {
 		return nil
 	}
@@ -74,6 +78,31 @@ func (h *Hub) suspendedFor() *eventhub.Error {
 		Code: eventhub.CodeNotActive, RetryAfter: time.Second, Err: full,
 		Message: fmt.Sprintf("the journal of this hub %s for %s; nobody is served until it does", said, time.Since(*since).Round(time.Millisecond)),
 	}
+}
+
+// away returns what suspendedFor says, empty where that is nothing.
+func (h *Hub) away() string {
+	if err := h.suspendedFor(); err != nil {
+		return "The hub's journal does not answer."
+	}
+	return ""
+}
+
+// lapsed returns since when the journal is not known to have taken anything from this hub, where that is a lease or
+// longer: another one may lead by now. nil elsewhere.
+func (c *cluster) lapsed(lease time.Duration) *time.Time {
+	if c == nil {
+		return nil
+	}
+	leader := c.leading.Load()
+	if leader == nil {
+		return nil
+	}
+	sent := leader.Sent()
+	if time.Since(sent) < lease {
+		return nil
+	}
+	return &sent
 }
 
 // full returns the answer of a journal that is there and takes nothing from this hub; nil where that is not so.

@@ -93,6 +93,10 @@ type Config struct {
 	// Busy reports whether publishes are refused because there are more than the hub can take: who goes on with
 	// them before the time that it was told is not read until then. Default: it is not.
 	Busy func() bool
+	// Away returns why nobody is served at this moment, as a sentence, empty where all are. It is asked for each
+	// message: a connection whose message meets one is sent away as Pause does it, and nothing of the message is done. Default:
+	// all are served.
+	Away func() string
 	// Welcome refuses the first AUTH of a connection, before its token is verified, with CodeOverloaded and when
 	// to try again. Default: all are welcome.
 	Welcome func() error
@@ -158,6 +162,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Admit == nil {
 		c.Admit = func(*http.Request) (Place, error) { return noPlace{}, nil }
+	}
+	if c.Away == nil {
+		c.Away = func() string { return "" }
 	}
 	if c.Busy == nil {
 		c.Busy = func() bool { return false }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,6 +190,28 @@ func TestPause(t *testing.T) {
 		c = f.login(t)
 		sub = c.subscribe(f)
 	}
+}
+
+// TestAway: a message that comes when nobody is served, which the connection has not been told yet, is not dealt with:
+// the connection is sent away.
+func TestAway(t *testing.T) {
+	var why atomic.Value
+	why.Store("")
+	f := serve(t, func(c *Config) { c.Away = func() string { return why.Load().(string) } })
+	c := f.login(t)
+	sub := c.subscribe(f)
+	why.Store("There is no journal.")
+	c.send(`{"op":"CANCEL","topic":"t","id":"e1","corr":"1"}`)
+	op, payload := c.read()
+	if code, reason := gws.ParseCloseFrameData(payload); op != gws.OpClose || code != wire.CloseGoingAway || reason != "There is no journal." {
+		t.Fatalf("got %x %q; want a close with 1001 and the reason", op, payload)
+	}
+	c.write(closing(wire.CloseGoingAway, ""))
+	if how := receive(t, "end of the subscription", sub.left); how != "unsubscribe" {
+		t.Errorf("the subscription was left by %s; want unsubscribe", how)
+	}
+	why.Store("")
+	f.login(t).subscribe(f)
 }
 
 // TestShutdownWaitsOnlySoLong: peers that do not answer are closed after

@@ -161,6 +161,12 @@ func (s *session) handleRead() bool {
 			return false
 		case op == gws.OpText:
 			s.begun = time.Time{}
+			if why := s.gw.cfg.Away(); why != "" {
+				s.flushBatches()
+				s.sendAway(why)
+				s.awaitGoodbye()
+				return false
+			}
 			s.handle(payload)
 			if !s.authed && s.hasSaidEnough() {
 				return false

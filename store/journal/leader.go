@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"eventhub/internal/measure"
@@ -38,13 +39,15 @@ func (l *Log) Lead(ctx context.Context, at Position, hub string, layout uint32) 
 		log: l, hub: hub, layout: layout, pieceBytes: room(limits.EntryBytes, hub),
 		tip: Position{Seq: tip.Seq, Epoch: tip.Epoch + 1, Chain: tip.Chain},
 	}
-	lead, err := d.encode(&Header{Kind: KindLead, Time: time.Now().UnixMilli()}, nil)
+	began := time.Now()
+	lead, err := d.encode(&Header{Kind: KindLead, Time: began.UnixMilli()}, nil)
 	if err != nil {
 		return nil, err
 	}
 	if err := l.settle(ctx, d.tip.Seq, lead); err != nil {
 		return nil, fmt.Errorf("lead the journal: %w", err)
 	}
+	d.sent.Store(&began)
 	d.begin()
 	return d, nil
 }
@@ -90,6 +93,8 @@ type Leader struct {
 
 	stop  context.CancelCauseFunc
 	ended chan struct{} // the writer has ended
+
+	sent atomic.Pointer[time.Time] // of the last entry that is in the journal
 
 	mu       sync.Mutex
 	changed  sync.Cond // pending, bytes or err changed
@@ -168,6 +173,11 @@ func (d *Leader) Position() Position {
 	defer d.mu.Unlock()
 	return d.settled
 }
+
+// Sent returns when the last entry that is known to be in the journal was sent to it for the first time. Nobody
+// else has led by then, and nobody takes over before a lease has passed since, however late the answer came, or
+// this process ran again to see it.
+func (d *Leader) Sent() time.Time { return *d.sent.Load() }
 
 // Took returns how many seconds each entry took until the journal had it.
 func (d *Leader) Took() measure.Histogram {
@@ -284,7 +294,7 @@ func (d *Leader) write(ctx context.Context) {
 			d.end(err)
 			return
 		}
-		d.done(p, time.Since(began))
+		d.done(p, began)
 	}
 }
 
@@ -301,11 +311,12 @@ func (d *Leader) next(ctx context.Context) (piece, error) {
 	return d.pending[0], nil
 }
 
-// done takes the first piece out, which is in the journal after so long.
-func (d *Leader) done(p piece, took time.Duration) {
+// done takes the first piece out, which is in the journal, and was sent for the first time at began.
+func (d *Leader) done(p piece, began time.Time) {
+	d.sent.Store(&began)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.took.Observe(took.Seconds())
+	d.took.Observe(time.Since(began).Seconds())
 	d.pending[0] = piece{}
 	d.pending = d.pending[1:]
 	d.bytes -= len(p.entry)

@@ -28,6 +28,23 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 	grew := time.Now()
 	beating, suspended := false, false
 	beat := make(chan struct{}, 1)
+	sendBeat := func() {
+		beating = true
+		go func() { // ends with the leader, which may be after Hold
+			// Where much is pending, already the call waits for the journal.
+			_, _ = leader.Beat()() // the leader has the error, and ends with it
+			select {
+			case beat <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}()
+	}
+	// Nobody is served where what was sent last is older than a lease, so a beat follows at once where the store took long
+	// to open, and after an answer that was long in coming.
+	old := func() bool { return time.Since(leader.Sent()) > m.opts.Lease/2 }
+	if old() {
+		sendBeat()
+	}
 	for {
 		select {
 		case <-leader.Ended():
@@ -54,16 +71,8 @@ func (m *Member) Hold(ctx context.Context, leader *journal.Leader, synced func(c
 			suspended = silent
 			m.opts.Suspend(silent)
 		}
-		if !grown && !beating {
-			beating = true
-			go func() { // ends with the leader, which may be after Hold
-				// Where much is pending, already the call waits for the journal.
-				_, _ = leader.Beat()() // the leader has the error, and ends with it
-				select {
-				case beat <- struct{}{}:
-				case <-ctx.Done():
-				}
-			}()
+		if (!grown || old()) && !beating {
+			sendBeat()
 		}
 	}
 }

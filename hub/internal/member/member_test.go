@@ -294,6 +294,53 @@ func TestSilence(t *testing.T) {
 	})
 }
 
+// TestSent: when another hub leads, a lease has passed since the one before sent what it has in the journal, so that
+// one can tell by itself that it may have been succeeded. And who goes on after a silence has sent something since.
+func TestSent(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		for n := range 20 {
+			j := memory.New(memory.Options{})
+			a := start(t, j, "a")
+			settle(lease)
+			b := start(t, j, "b")
+			settle(lease + time.Duration(n)*lease/Looks/7)
+			if n%2 == 0 {
+				a.publish("one")
+			}
+			before := a.leads()
+			a.handle.Cut(true)
+			for b.leads() == nil {
+				settle(lease / 64)
+			}
+			if since := b.ledAt.Sub(before.Sent()); since < lease {
+				t.Errorf("the other one leads %s after this one has sent something; want %s at least", since, lease)
+			}
+			a.handle.Cut(false)
+			settle(lease)
+			a.kill()
+			b.kill()
+		}
+	})
+}
+
+// TestSentSoon: after an answer that was long in coming a beat follows at once, since nobody is served before.
+func TestSentSoon(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := start(t, memory.New(memory.Options{}), "a")
+		settle(lease)
+		a.handle.Cut(true)
+		settle(time.Hour + lease/Looks/2) // between two looks
+		a.mustBeSuspended(true)
+		a.handle.Cut(false)
+		settle(time.Millisecond)
+		if since := time.Since(a.leads().Sent()); since > time.Millisecond {
+			t.Errorf("what it has sent last is %s old", since)
+		}
+		a.mustBeSuspended(true, false)
+		a.kill()
+	})
+}
+
 // TestFull: a journal that is full answers, so it is not silent, neither to who leads nor to who tries to take over;
 // and it is silent where it gives no answer after that.
 func TestFull(t *testing.T) {
