@@ -54,7 +54,7 @@ func (h *Hub) serveConsoleAPI(w http.ResponseWriter, r *http.Request) {
 			"this hub asks for no token, and others reach its operations listener but not its HTTP API: the console shows the hub here and changes nothing"))
 		return
 	}
-	if err := h.suspendedFor(); err != nil {
+	if err := h.awayFor(); err != nil {
 		rest.Refuse(w, err)
 		return
 	}

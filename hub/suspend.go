@@ -59,13 +59,20 @@ var (
 	errAnswered = errors.New("it has answered just now") // after the lease
 )
 
-// suspendedFor returns why nobody is served for now, or nil. It looks at the clock itself: a hub that was frozen,
+// suspendedFor returns why nobody is served until the journal answers, or nil.
+func (h *Hub) suspendedFor() *eventhub.Error { return h.silentSince(h.suspended.Load()) }
+
+// awayFor returns why nobody is served at this moment, or nil. It looks at the clock itself: a hub that was frozen,
 // and wakes, has not been suspended yet.
-func (h *Hub) suspendedFor() *eventhub.Error {
-	since := h.suspended.Load()
-	if since == nil {
-		since = h.cluster.lapsed(h.cfg.Lease)
+func (h *Hub) awayFor() *eventhub.Error {
+	if since := h.suspended.Load(); since != nil {
+		return h.silentSince(since)
 	}
+	return h.silentSince(h.cluster.lapsed(h.cfg.Lease))
+}
+
+// silentSince is the answer of a hub whose journal has been silent, or full, for a lease; nil for nil.
+func (h *Hub) silentSince(since *time.Time) *eventhub.Error {
 	if since == nil {
 		return nil
 	}
@@ -80,9 +87,9 @@ func (h *Hub) suspendedFor() *eventhub.Error {
 	}
 }
 
-// away returns what suspendedFor says, empty where that is nothing.
+// away returns what awayFor says, empty where that is nothing.
 func (h *Hub) away() string {
-	if err := h.suspendedFor(); err != nil {
+	if err := h.awayFor(); err != nil {
 		return "The hub's journal does not answer."
 	}
 	return ""
@@ -117,7 +124,7 @@ func (c *cluster) full() error {
 // where that is the same one: the console is part of it, and HEAD goes with GET.
 func (h *Hub) unlessSuspended(d *door, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := h.suspendedFor(); err != nil {
+		if err := h.awayFor(); err != nil {
 			if _, pattern := h.watched.Handler(r); pattern == "" || d.addr != h.cfg.OpsAddr {
 				rest.Refuse(w, err)
 				return

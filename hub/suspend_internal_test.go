@@ -21,17 +21,17 @@ func TestLapsed(t *testing.T) {
 		}
 		defer leader.Close()
 		h := &Hub{cfg: Config{Lease: lease}, cluster: &cluster{}}
-		if err := h.suspendedFor(); err != nil {
+		if err := h.awayFor(); err != nil {
 			t.Errorf("before it leads: %v", err)
 		}
 		h.cluster.leading.Store(leader)
 		for range 3 {
 			time.Sleep(lease - 1)
-			if err := h.suspendedFor(); err != nil || h.away() != "" {
+			if err := h.awayFor(); err != nil || h.away() != "" {
 				t.Errorf("within the lease: %v, %q", err, h.away())
 			}
 			time.Sleep(1)
-			if err := h.suspendedFor(); err == nil || err.Code != eventhub.CodeNotActive || h.away() == "" {
+			if err := h.awayFor(); err == nil || err.Code != eventhub.CodeNotActive || h.away() == "" {
 				t.Errorf("after the lease: %v, %q; want not_active", err, h.away())
 			}
 			time.Sleep(time.Hour)
