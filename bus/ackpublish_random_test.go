@@ -19,6 +19,7 @@ import (
 	"eventhub"
 	"eventhub/bus/internal/deadletter"
 	"eventhub/bus/internal/groupstate"
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/internal/testsize"
 	"eventhub/store"
@@ -57,7 +58,7 @@ var dealLosses struct{ all, held, whole, none int }
 
 func tryDeals(t *testing.T, n int, begin func(*rapid.T) *deals) {
 	testsize.Histories(t, n, func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			d := begin(t)
 			t.Cleanup(d.close)
 			for range rapid.IntRange(5, 50).Draw(t, "steps") {

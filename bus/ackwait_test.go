@@ -14,6 +14,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/space"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -313,7 +314,7 @@ func TestWaitForDeadLetterGivenUp(t *testing.T) {
 // longer than it may, and none for events that are all done.
 func TestRandomWaits(t *testing.T) {
 	testsize.Histories(t, testsize.Of(350, 35), func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) { randomWaits(t) })
+		bubble.Check(t, func(t *rapid.T) { randomWaits(t) })
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/groupstate"
 	"eventhub/bus/internal/judge"
+	"eventhub/internal/bubble"
 	"eventhub/internal/filter"
 	"eventhub/internal/testsize"
 	"eventhub/store/memory"
@@ -57,7 +58,7 @@ var besideTopics = []string{"p.a", "p.b", "p.c"}
 
 func TestRandomBeside(t *testing.T) {
 	testsize.Histories(t, testsize.Of(150, 15), func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &beside{t: t, gate: &gate{}, fresh: make(map[string]time.Time), heads: make(map[string]uint64)}
 			w.start()
 			for range rapid.IntRange(5, 40).Draw(t, "steps") {

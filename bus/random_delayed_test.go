@@ -13,6 +13,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -47,7 +48,7 @@ var delaysMet = make(map[string]int)
 // afterwards; every other one is, once, and not before its time.
 func TestRandomDelayed(t *testing.T) {
 	testsize.Histories(t, testsize.Of(700, 70), func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &delaysWorld{t: t, store: &interposed{Store: memory.Open(memory.Options{})}, delays: make(map[delayKey]*scheduled),
 				events: make(map[delayKey]int), never: make(map[int]string)}
 			w.open()

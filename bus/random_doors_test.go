@@ -13,6 +13,7 @@ import (
 
 	"eventhub"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -92,7 +93,7 @@ func TestRandomDoors(t *testing.T) {
 
 func tryDoors(t *testing.T, n int, open func(*rapid.T) store.Store) {
 	testsize.Histories(t, n, func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &doorWorld{t: t, store: &interposed{Store: open(t)}, made: make(map[string]map[string]bool), unsure: make(map[string]bool)}
 			w.start()
 			t.Cleanup(func() {

@@ -17,6 +17,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -54,7 +55,7 @@ const mostGapBytes = 32 << 20
 
 func TestRandomGaps(t *testing.T) {
 	testsize.Histories(t, testsize.Of(200, 20), func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &gaps{t: t, held: make(map[uint64]got), fewer: rapid.Bool().Draw(t, "fewer topics")}
 			most := 100
 			if w.fewer {

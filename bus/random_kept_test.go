@@ -20,6 +20,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/deadletter"
+	"eventhub/internal/bubble"
 	"eventhub/internal/faultfs"
 	"eventhub/internal/testsize"
 	"eventhub/store"
@@ -101,7 +102,7 @@ func TestRandomKeptOnDisk(t *testing.T) {
 
 func tryKept(t *testing.T, n int, open func(*kept)) {
 	testsize.Histories(t, n, func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			k := &kept{removals: &removals{t: t, erased: make(map[uint64]bool)}, spy: &spied{log: make(map[string][]spiedEvent)},
 				rng:      rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "disk"), 1)),
 				settings: make(map[string]admin.TopicSettings), horizon: 1, given: make(map[string]uint64), repeated: make(map[string]bool), delayed: make(map[string]*keptDelayed), gone: make(map[uint64]bool)}

@@ -11,6 +11,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 )
@@ -39,7 +40,7 @@ var (
 func TestRandomLetterCounts(t *testing.T) {
 	var seen admin.DeadLetterCounts
 	testsize.Histories(t, testsize.Of(200, 20), func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			l := &letterRig{t: t, store: memory.Open(memory.Options{})}
 			l.start()
 			defer l.stop()

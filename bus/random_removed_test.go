@@ -21,6 +21,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/deadletter"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -133,7 +134,7 @@ func (w *removals) openDisk() {
 
 func tryRemovals(t *testing.T, n int, open func(*removals)) {
 	testsize.Histories(t, n, func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &removals{t: t, erased: make(map[uint64]bool)}
 			open(w)
 			w.begin()

@@ -17,6 +17,7 @@ import (
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
 	"eventhub/bus/internal/snapshots"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -66,7 +67,7 @@ func TestRandomSnapshotsOnDisk(t *testing.T) {
 
 func trySnapshots(t *testing.T, n int, open func(*snapshotWorld)) {
 	testsize.Histories(t, n, func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &snapshotWorld{t: t, rng: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "disk"), 1)), seen: make(map[string]bool)}
 			open(w)
 			w.start()

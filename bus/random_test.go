@@ -17,6 +17,7 @@ import (
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -40,7 +41,7 @@ func TestRandomHistories(t *testing.T) {
 // tryHistories tries n of them, each in a world of its own and to its end.
 func tryHistories(t *testing.T, n int, begin func(*rapid.T) *world) {
 	testsize.Histories(t, n, func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := begin(t)
 			t.Cleanup(w.close)
 			for range rapid.IntRange(5, 60).Draw(t, "steps") {

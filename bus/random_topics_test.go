@@ -14,6 +14,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 )
@@ -49,7 +50,7 @@ var lifeTopics = []string{"p.a", "p.b", "p.c.d"}
 
 func TestRandomTopicLives(t *testing.T) {
 	testsize.Histories(t, testsize.Of(500, 50), func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &lives{t: t, store: memory.Open(memory.Options{}), live: make(map[string]map[string]bool),
 				last: make(map[string]uint64), acked: make(map[string]int), named: make(map[string]bool)}
 			w.start()

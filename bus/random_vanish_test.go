@@ -14,6 +14,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 )
@@ -33,7 +34,7 @@ var vanished = make(map[string]int)
 
 func TestRandomVanishing(t *testing.T) {
 	testsize.Histories(t, testsize.Of(350, 40), func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &vanishing{t: t, store: &interposed{Store: memory.Open(memory.Options{})}}
 			w.start()
 			t.Cleanup(func() {

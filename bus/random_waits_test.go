@@ -14,6 +14,7 @@ import (
 	"eventhub"
 	"eventhub/admin"
 	"eventhub/bus/internal/bustest"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 )
@@ -66,7 +67,7 @@ type waitingPublish struct {
 
 func TestRandomWaitTruth(t *testing.T) {
 	testsize.Histories(t, testsize.Of(500, 50), func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
+		bubble.Check(t, func(t *rapid.T) {
 			w := &waits{t: t, store: memory.Open(memory.Options{}), ins: make(map[string]*inbox)}
 			w.start()
 			t.Cleanup(func() { _ = w.bus.Close() })

@@ -1,5 +1,5 @@
 // Package bubble runs tests in bubbles of testing/synctest. It owns what a bubble needs besides that package; tests
-// call it in the place of synctest.Test.
+// call it in the place of synctest.Test and rapid.SyncTest.
 //
 // Under the race detector there is one processor for Go code while any bubble runs. Go 1.26 runs the timers of a
 // bubble in one context of the detector, on whichever threads look at their channels; two threads in it at once end
@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"pgregory.net/rapid"
+
 	"eventhub/internal/raced"
 )
 
@@ -24,6 +26,16 @@ func Test(t *testing.T, f func(*testing.T)) {
 		defer bubbles.leave()
 	}
 	synctest.Test(t, f)
+}
+
+// Check is rapid.SyncTest: one random history in a bubble. Several may run at once.
+func Check(t *rapid.T, f func(*rapid.T)) {
+	t.Helper()
+	if raced.Enabled {
+		bubbles.enter()
+		defer bubbles.leave()
+	}
+	rapid.SyncTest(t, f)
 }
 
 // bubbles are those that run.

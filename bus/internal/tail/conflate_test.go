@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/store/memory"
 )
 
@@ -193,7 +194,7 @@ func (m *conflateModel) pump() {
 // histories, and compares each with the model, call by call.
 func TestConflateModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		rapid.SyncTest(rt, func(rt *rapid.T) {
+		bubble.Check(rt, func(rt *rapid.T) {
 			s := memory.Open(memory.Options{})
 			r := &rig{t: t, store: &meter{Store: s}}
 			r.start(rapid.SampledFrom([]int{1, 1000, 1 << 20}).Draw(rt, "cache"))

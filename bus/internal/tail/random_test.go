@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -27,7 +28,7 @@ import (
 // the way.
 func TestTailHistories(t *testing.T) {
 	testsize.Histories(t, testsize.Of(500, 50), func(rt *rapid.T) {
-		rapid.SyncTest(rt, func(rt *rapid.T) {
+		bubble.Check(rt, func(rt *rapid.T) {
 			faults := storefault.Wrap(memory.Open(memory.Options{}))
 			r := &rig{t: t, store: &meter{Store: faults}}
 			r.start(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "cache"))

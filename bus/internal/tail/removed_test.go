@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -372,7 +373,7 @@ func TestConflatingTailMergesNothingGone(t *testing.T) {
 // removal. A tail that conflates was given the newest event of each key that is left.
 func TestRandomOvertaken(t *testing.T) {
 	testsize.Histories(t, testsize.Of(1000, 70), func(rt *rapid.T) {
-		rapid.SyncTest(rt, func(rt *rapid.T) {
+		bubble.Check(rt, func(rt *rapid.T) {
 			r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{})}}
 			r.start(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "cache"))
 			w := &trimmed{T: rt, rig: r, logs: make(map[string]*trimmedLog)}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"eventhub"
+	"eventhub/internal/bubble"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/memory"
@@ -29,7 +30,7 @@ import (
 func TestRandomStates(t *testing.T) {
 	total := stateMet{}
 	testsize.Histories(t, testsize.Of(1700, 100), func(rt *rapid.T) {
-		rapid.SyncTest(rt, func(rt *rapid.T) {
+		bubble.Check(rt, func(rt *rapid.T) {
 			r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{})}}
 			r.start(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "cache"))
 			w := &stateWorld{T: rt, rig: r, met: &total, erased: make(map[uint64]bool)}
