@@ -83,14 +83,17 @@ func (s *subscription) advance(batch []eventhub.Delivery) {
 func (c *Client) tailBegins(f *wire.HubFrame) {
 	corr, _ := f.CorrNumber()
 	c.mu.Lock()
-	e := c.pending[corr].of
+	var sub *subscription
+	if e := c.pending[corr].of; e != nil {
+		sub = e.sub // with c.mu held: whoever waits may give up, and then the exchange is another's
+	}
 	c.mu.Unlock()
-	if e == nil || e.sub == nil {
+	if sub == nil {
 		return
 	}
-	e.sub.know(f.Known)
+	sub.know(f.Known)
 	for _, g := range f.Gaps {
-		e.sub.tellGap(g)
+		sub.tellGap(g)
 	}
 }
 
