@@ -81,13 +81,7 @@ func (s *subscription) advance(batch []eventhub.Delivery) {
 // tailBegins gives a tail what the answer to its SUBSCRIBE says, before what comes after
 // it is delivered.
 func (c *Client) tailBegins(f *wire.HubFrame) {
-	corr, _ := f.CorrNumber()
-	c.mu.Lock()
-	var sub *subscription
-	if e := c.pending[corr].of; e != nil {
-		sub = e.sub // with c.mu held: whoever waits may give up, and then the exchange is another's
-	}
-	c.mu.Unlock()
+	sub := c.subscribes(f)
 	if sub == nil {
 		return
 	}
@@ -97,22 +91,31 @@ func (c *Client) tailBegins(f *wire.HubFrame) {
 	}
 }
 
-// groupBegins tells what the answer to the SUBSCRIBE of a group says: that the group had ended.
-func (c *Client) groupBegins(f *wire.HubFrame) {
+// subscribes returns the subscription whose SUBSCRIBE a frame answers; nil: it is no such answer, or nobody waits for
+// it any more. The exchange is read with c.mu held, for whoever gives up gives it back, and then it is another's.
+func (c *Client) subscribes(f *wire.HubFrame) *subscription {
 	corr, _ := f.CorrNumber()
 	c.mu.Lock()
-	e := c.pending[corr].of
-	c.mu.Unlock()
-	if e == nil || e.sub == nil {
+	defer c.mu.Unlock()
+	if e := c.pending[corr].of; e != nil {
+		return e.sub
+	}
+	return nil
+}
+
+// groupBegins tells what the answer to the SUBSCRIBE of a group says: that the group had ended.
+func (c *Client) groupBegins(f *wire.HubFrame) {
+	sub := c.subscribes(f)
+	if sub == nil {
 		return
 	}
 	for _, g := range f.Ended {
-		if on := e.sub.opts.OnEnded; on != nil {
+		if on := sub.opts.OnEnded; on != nil {
 			on(g)
 			continue
 		}
 		c.cfg.logger.Warn("a group had ended because nobody used it; it begins anew, where the subscription says",
-			"subscription", e.sub.key(), "topic", g.Topic, "ended", time.UnixMilli(g.TS), "cursor", g.Cursor)
+			"subscription", sub.key(), "topic", g.Topic, "ended", time.UnixMilli(g.TS), "cursor", g.Cursor)
 	}
 }
 
