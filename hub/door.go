@@ -239,11 +239,7 @@ func (c *conn) know() {
 	if c.known.Swap(true) {
 		return
 	}
-	if inner, ok := c.Conn.(syscall.Conn); ok && c.gathers {
-		if raw, err := inner.SyscallConn(); err == nil {
-			wakeAt(raw, 1)
-		}
-	}
+	c.gatherNoMore()
 	if !c.upgraded {
 		_ = c.armRead() // a dead connection shows in the read
 	}
@@ -324,6 +320,7 @@ func (c *conn) rest() {
 	defer c.mu.Unlock()
 	c.serving, c.sending, c.answer = false, false, nil
 	c.pieces.Store(0)
+	c.gatherNoMore()
 	c.proofBy = time.Now().Add(strangerWait)
 }
 

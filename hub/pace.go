@@ -82,6 +82,17 @@ func (c *conn) gather() syscall.RawConn {
 	return raw
 }
 
+// gatherNoMore has the kernel wake the hub for each byte again: a read that does not look waits for that. c.mu is held.
+func (c *conn) gatherNoMore() {
+	if !c.gathers {
+		return
+	}
+	c.gathers = false
+	if raw, err := c.Conn.(syscall.Conn).SyscallConn(); err == nil { // else it is closed
+		wakeAt(raw, 1)
+	}
+}
+
 // stir has a read that waits look at once. c.mu is held.
 func (c *conn) stir() {
 	select {

@@ -138,6 +138,17 @@ func TestKernelGathersPieces(t *testing.T) {
 		}
 	}
 
+	// After an answer that needs no right the pieces are free again, and a little that comes is heard.
+	open := dial()
+	answers := bufio.NewReader(open)
+	const request = "GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	byBytes(open, request)
+	wantAnswer(t, answers, http.StatusNotFound)
+	if _, err := io.WriteString(open, request); err != nil {
+		t.Fatal(err)
+	}
+	wantAnswer(t, answers, http.StatusNotFound)
+
 	half := dial()
 	byBytes(half, upgrade[:20])
 	if err := half.(*net.TCPConn).CloseWrite(); err != nil {
