@@ -16,6 +16,10 @@ func (b *Bus) Backup(ctx context.Context, dir string) error {
 	if dir == "" {
 		return eventhub.Errorf(eventhub.CodeBadRequest, "the directory of the backup is empty")
 	}
+	// A write that fails breaks the store. So a copy that could leave no room for one is not begun.
+	if err := b.space.CheckCopy(); err != nil {
+		return err
+	}
 	b.committer.Flush()
 	if err := b.committer.Do(ctx, commit.NewWrite(store.Unit{}, nil)); err != nil {
 		return err

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"eventhub"
 	"eventhub/admin"
+	"eventhub/bus/internal/space"
 	"eventhub/internal/testsize"
 	"eventhub/store"
 	"eventhub/store/pebble"
@@ -297,5 +299,22 @@ func TestBackupOfAStoreThatFails(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestBackupOnAFullDisk: a copy that could leave no room for a write is not begun, for a write that fails ends the hub.
+func TestBackupOnAFullDisk(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		faulty := r.faulty()
+		faulty.SetSpace(func() (store.Space, error) { return store.Space{Free: 256<<20 - 1, Total: 1 << 40}, nil })
+		before := r.bus.counts.commits()
+		err := r.bus.Backup(bg, "d")
+		if wantCode(t, err, eventhub.CodeOverloaded); !strings.Contains(err.Error(), "a copy of the store needs 256") {
+			t.Errorf("refused by %v", err)
+		}
+		equal(t, "commits of it", r.bus.counts.commits()-before, 0)
+		faulty.SetSpace(func() (store.Space, error) { return store.Space{Free: 256 << 20, Total: 1 << 40}, nil })
+		time.Sleep(space.LookEvery)
+		wantCode(t, r.bus.Backup(bg, "d"), eventhub.CodeUnsupportedOp) // of memory
 	})
 }

@@ -180,6 +180,9 @@ func TestDashboard(t *testing.T) {
 					t.Errorf("panel %q uses %s, which is no variable", p.Title, v)
 				}
 			}
+			if labelled(target.Expr, metrics, "topic") && !strings.Contains(target.Expr, `topic=~"$topic"`) {
+				t.Errorf("panel %q shows topics that nobody has chosen: %s", p.Title, target.Expr)
+			}
 			for _, m := range regexp.MustCompile(`{{(\w+)}}`).FindAllStringSubmatch(target.LegendFormat, -1) {
 				if !labelled(target.Expr, metrics, m[1]) {
 					t.Errorf("panel %q: the legend names %s, which is no label", p.Title, m[1])

@@ -405,21 +405,22 @@ func (l Left) More() bool { return l.Again == 0 }
 type Space struct{ Free, Total uint64 }
 
 const (
-	minFree      = 256 << 20
+	// MinFree is how many bytes have to be free, however large the disk is.
+	MinFree      = 256 << 20
 	minFreeShare = 5 // percent
 )
 
 // Least is how much room has to be free for events to be taken, so that acks and
 // the store's own work find room when events do not any more, and so do dead letters
 // until it is scarce: 5 % of all, and at least 256 MiB.
-func (s Space) Least() uint64 { return max(minFree, s.Total/100*minFreeShare) }
+func (s Space) Least() uint64 { return max(MinFree, s.Total/100*minFreeShare) }
 
 // IsLow reports whether less than that is free.
 func (s Space) IsLow() bool { return s.Total > 0 && s.Free < s.Least() }
 
 // IsScarce reports whether so little is free that dead letters, which may be as many and as large as
-// events, would take the room of acks, and that of the next start: less than 256 MiB, however large the disk is.
-func (s Space) IsScarce() bool { return s.Total > 0 && s.Free < minFree }
+// events, or a copy of the store would take the room of acks, and that of the next start: less than MinFree.
+func (s Space) IsScarce() bool { return s.Total > 0 && s.Free < MinFree }
 
 // GroupInfo is one row of ListGroups.
 type GroupInfo struct {

@@ -44,7 +44,7 @@ says up to which offset.`,
 		Args: words("TOPIC"),
 	}
 	w.register(cmd)
-	cmd.Flags().StringVarP(&file, "file", "f", "", "write to this file in place of standard output")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "write to this file in place of standard output, -")
 	r.register(cmd)
 	cmd.ValidArgsFunction = completeNames(&r, false, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -96,7 +96,7 @@ type destination struct {
 }
 
 func (d *destination) open(cmd *cobra.Command) error {
-	if d.name == "" {
+	if d.name == "" || d.name == "-" {
 		out := results(cmd)
 		d.w, d.terminal = out, out.Terminal
 		return nil

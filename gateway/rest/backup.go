@@ -4,12 +4,14 @@ import (
 	"archive/tar"
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"eventhub"
@@ -65,7 +67,7 @@ func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (rep
 	defer cancel()
 	d := newDownload(ctx, w, transfer.Tar, 0, transfer.ChecksumTrailer)
 	sum := transfer.NewSum()
-	err := a.copyStore(ctx, access.Backuper, io.MultiWriter(sum, d))
+	err := roomless(a.copyStore(ctx, access.Backuper, io.MultiWriter(sum, d)))
 	if err == nil {
 		err = d.end(sum, -1)
 	}
@@ -73,6 +75,14 @@ func (a *API) backup(w http.ResponseWriter, r *http.Request, access Access) (rep
 		return a.fail(r, d, err)
 	}
 	return reply{status: http.StatusOK, sent: true}, nil
+}
+
+// roomless says of an error that a full disk has caused that it did. What was written of the copy is gone by then.
+func roomless(err error) error {
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return &eventhub.Error{Code: eventhub.CodeOverloaded, Message: "the hub's disk has no room for the copy that a backup needs", RetryAfter: time.Minute, Err: err}
 }
 
 // copyStore writes the tar of a copy, and takes the copy away.

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -101,6 +103,17 @@ func TestBackupFails(t *testing.T) {
 	status, answer, _ := request(h, "GET", "/v1/backup", "")
 	if status != 501 || !strings.Contains(answer, "memory has no copies") || len(entries(t, dir)) != 0 {
 		t.Errorf("answered %d %s, left %v", status, answer, entries(t, dir))
+	}
+}
+
+// TestBackupOnAFullDisk: the answer says what is missing, and that it may come.
+func TestBackupOnAFullDisk(t *testing.T) {
+	full := &fs.PathError{Op: "write", Path: "/secret/000004.sst", Err: syscall.ENOSPC}
+	p := &past{keep: eventhub.Wrap(eventhub.CodeInternal, full, "The store failed to write a backup.")}
+	dir, _, h := withScratch(t, p)
+	status, answer, header := request(h, "GET", "/v1/backup", "")
+	if status != 503 || !strings.Contains(answer, "has no room for the copy") || strings.Contains(answer, "secret") || header.Get("Retry-After") != "60" || len(entries(t, dir)) != 0 {
+		t.Errorf("answered %d %s %v, left %v", status, answer, header, entries(t, dir))
 	}
 }
 

@@ -44,6 +44,8 @@ const (
 	// RetryAfter is how long refused publishers are asked to wait, and how long the sweeper
 	// waits before it asks again for room that the store could not give back.
 	RetryAfter = 5 * time.Second
+	// copyRetryAfter is that of a copy, which nobody waits for.
+	copyRetryAfter = time.Minute
 )
 
 // Options configure a Guard. Store, Logger and Commits are required.
@@ -75,7 +77,8 @@ type Guard struct {
 	mu      sync.Mutex
 	next    time.Time // when to look again
 	err     error     // the refusal, nil while the disk has room
-	scarce  bool      // the disk has no room for dead letters either
+	scarce  bool      // the disk has no room for dead letters and copies either
+	free    uint64    // bytes, when it was looked at
 	held    bool      // a dead letter was told to wait
 	refused error     // that of Options.Refuse
 }
@@ -123,6 +126,22 @@ func (g *Guard) CheckLetters() error {
 	return err
 }
 
+// CheckCopy returns why the store can not be copied beside itself, with CodeOverloaded, or nil. The copy takes the room of
+// the logs, and that of tables which the store replaces meanwhile.
+func (g *Guard) CheckCopy() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_ = g.check() // only looks: what refuses publishes does not matter here
+	if !g.scarce {
+		return nil
+	}
+	return &eventhub.Error{
+		Code:       eventhub.CodeOverloaded,
+		Message:    fmt.Sprintf("the hub's disk is nearly full: %d MiB are free, a copy of the store needs %d", g.free>>20, store.MinFree>>20),
+		RetryAfter: copyRetryAfter,
+	}
+}
+
 // check is Check. g.mu is held.
 func (g *Guard) check() error {
 	if g.opts.Refuse != nil {
@@ -155,7 +174,7 @@ func (g *Guard) check() error {
 	case was && !low:
 		g.opts.Logger.Info("the disk has room again; publishes go on", "free_bytes", space.Free, "needed_bytes", least)
 	}
-	g.err, g.scarce = nil, space.IsScarce()
+	g.err, g.scarce, g.free = nil, space.IsScarce(), space.Free
 	if low {
 		g.err = &eventhub.Error{
 			Code: eventhub.CodeOverloaded,

@@ -144,6 +144,26 @@ func TestNearlyFull(t *testing.T) {
 	})
 }
 
+// TestCopies: a copy of the store is refused when it could take the room of acks, and not when publishes alone are refused.
+func TestCopies(t *testing.T) {
+	inBubble(t, func(d *disk) { d.stuck.Store(1 << 40) }, func(g *Guard, d *disk) {
+		full := errors.New("the journal is full")
+		for _, tt := range []struct {
+			free    uint64
+			besides error
+			refused bool
+		}{{free: 50 * gib}, {free: 256 << 20}, {free: 256<<20 - 1, refused: true}, {free: 50 * gib, besides: full}} {
+			d.free.Store(tt.free)
+			d.refuse.Store(&tt.besides)
+			time.Sleep(LookEvery)
+			err := g.CheckCopy()
+			if (err != nil) != tt.refused || err != nil && (eventhub.ErrorCode(err) != eventhub.CodeOverloaded || !strings.Contains(err.Error(), "255 MiB are free")) {
+				t.Errorf("%+v: %v", tt, err)
+			}
+		}
+	})
+}
+
 // TestNoRoomBesides: what the store writes to besides the disk is asked as the disk is, and either of
 // them refuses.
 func TestNoRoomBesides(t *testing.T) {
