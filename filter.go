@@ -36,13 +36,16 @@ func (f *Filter) IsZero() bool {
 	return f == nil || f.Key == "" && len(f.Headers) == 0 && len(f.Tags) == 0 && f.CEL == ""
 }
 
-// Equal reports whether both ask for the same, in the same words.
+// Equal reports whether both ask for the same, in the same words, whatever the order of tags.
 func (f *Filter) Equal(g *Filter) bool {
 	if f.IsZero() || g.IsZero() {
 		return f.IsZero() == g.IsZero()
 	}
-	return f.Key == g.Key && f.CEL == g.CEL && maps.Equal(f.Headers, g.Headers) && slices.Equal(f.Tags, g.Tags)
+	return f.Key == g.Key && f.CEL == g.CEL && maps.Equal(f.Headers, g.Headers) && slices.Equal(sortedTags(f), sortedTags(g))
 }
+
+// sortedTags returns the tags, each once: an event has to have all of them, in whatever order they are named.
+func sortedTags(f *Filter) []string { return slices.Compact(slices.Sorted(slices.Values(f.Tags))) }
 
 // String returns the filter as JSON, names in order.
 func (f *Filter) String() string {

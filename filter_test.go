@@ -41,7 +41,9 @@ func TestFilterEqual(t *testing.T) {
 		"header's value": {whole(), changed(func(f *Filter) { f.Headers["a"] = "2" }), false},
 		"header more":    {whole(), changed(func(f *Filter) { f.Headers["c"] = "3" }), false},
 		"tag":            {whole(), changed(func(f *Filter) { f.Tags[0] = "x" }), false},
-		"tags' order":    {whole(), changed(func(f *Filter) { f.Tags[0], f.Tags[1] = f.Tags[1], f.Tags[0] }), false},
+		"tags' order":    {whole(), changed(func(f *Filter) { f.Tags[0], f.Tags[1] = f.Tags[1], f.Tags[0] }), true},
+		"tag twice":      {whole(), changed(func(f *Filter) { f.Tags = append(f.Tags, "s") }), true},
+		"tag more":       {whole(), changed(func(f *Filter) { f.Tags = append(f.Tags, "u") }), false},
 		"expression":     {whole(), changed(func(f *Filter) { f.CEL = "true " }), false},
 	} {
 		if tt.a.Equal(tt.b) != tt.want || tt.b.Equal(tt.a) != tt.want {

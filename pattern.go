@@ -136,3 +136,87 @@ func isReserved(segment string, first bool, rest string, more bool) bool {
 	}
 	return false
 }
+
+// Overlaps reports whether some topic that may exist is one of both patterns'. It takes time proportional to the product
+// of the segments.
+func (p Pattern) Overlaps(q Pattern) bool {
+	// A place in both, and what the topic ends with so far. Each topic of both is a way from the first place to a last one.
+	type place struct {
+		i, j int
+		end  ending
+	}
+	seen := make(map[place]bool)
+	ways := []place{{}}
+	for len(ways) > 0 {
+		at := ways[len(ways)-1]
+		ways = ways[:len(ways)-1]
+		if seen[at] {
+			continue
+		}
+		seen[at] = true
+		if at.i == len(p.segments) && at.j == len(q.segments) {
+			if at.end == endsSomehow || at.end == endsReserved {
+				return true
+			}
+			continue
+		}
+		if at.i < len(p.segments) && p.segments[at.i] == anySegments {
+			ways = append(ways, place{at.i + 1, at.j, at.end})
+		}
+		if at.j < len(q.segments) && q.segments[at.j] == anySegments {
+			ways = append(ways, place{at.i, at.j + 1, at.end})
+		}
+		if at.i == len(p.segments) || at.j == len(q.segments) {
+			continue
+		}
+		a, b := p.segments[at.i], q.segments[at.j]
+		next := place{at.i + 1, at.j + 1, endsSomehow}
+		if a == anySegments {
+			next.i--
+		}
+		if b == anySegments {
+			next.j--
+		}
+		for _, next.end = range at.end.after(a, b) {
+			ways = append(ways, next)
+		}
+	}
+	return false
+}
+
+// ending is what the segments of a topic that was read in part end with.
+type ending int
+
+const (
+	endsNowhere  ending = iota // there are none
+	endsSomehow                // a segment that is not reserved, or system in front
+	endsOpen                   // dlq or snapshot, which is not reserved because of what is to follow
+	endsReserved               // dlq or snapshot, which is reserved: nothing else follows
+)
+
+// after returns what a topic may end with after one more segment, which a and b match both.
+func (e ending) after(a, b string) []ending {
+	isAny := func(s string) bool { return s == anySegment || s == anySegments }
+	text, both := a, a == b
+	switch {
+	case isAny(a) && isAny(b):
+		text = ""
+	case isAny(a):
+		text = b
+	case !isAny(b) && !both:
+		return nil
+	}
+	switch suffix := text == deadLetterSuffix[1:] || text == snapshotSuffix[1:]; {
+	case e == endsReserved && (!suffix || !both):
+		return nil
+	case e == endsReserved:
+		return []ending{endsReserved}
+	case e == endsNowhere && text == systemSegment && !both:
+		return nil
+	case e == endsNowhere || !suffix:
+		return []ending{endsSomehow}
+	case both && e == endsSomehow:
+		return []ending{endsOpen, endsReserved}
+	}
+	return []ending{endsOpen}
+}

@@ -243,6 +243,62 @@ func TestPatternAgreesWithReference(t *testing.T) {
 	}
 }
 
+// TestPatternsOverlap goes over pairs of short patterns: they overlap if a short topic is one of both.
+func TestPatternsOverlap(t *testing.T) {
+	var topics []string
+	level := []string{""}
+	for range 5 {
+		var next []string
+		for _, start := range level {
+			for _, s := range words("a c system dlq snapshot") {
+				next = append(next, strings.TrimPrefix(start+"."+s, "."))
+			}
+		}
+		topics, level = append(topics, next...), next
+	}
+	var patterns []Pattern
+	var matched [][]uint64 // a bit for each topic
+	level = []string{""}
+	for range 3 {
+		var next []string
+		for _, start := range level {
+			for _, s := range words("a system dlq snapshot * **") {
+				next = append(next, strings.TrimPrefix(start+"."+s, "."))
+			}
+		}
+		level = next
+		for _, text := range next {
+			p, err := ParsePattern(text)
+			if err != nil {
+				continue // ** twice in a row
+			}
+			bits := make([]uint64, len(topics)/64+1)
+			for i, topic := range topics {
+				if p.Match(topic) {
+					bits[i/64] |= 1 << (i % 64)
+				}
+			}
+			patterns, matched = append(patterns, p), append(matched, bits)
+		}
+	}
+	found := map[bool]int{}
+	for i, p := range patterns {
+		for j, q := range patterns {
+			want := false
+			for k, bits := range matched[i] {
+				want = want || bits&matched[j][k] != 0
+			}
+			found[want]++
+			if got := p.Overlaps(q); got != want {
+				t.Fatalf("%s and %s overlap: %v", p, q, got)
+			}
+		}
+	}
+	if found[true] < 1000 || found[false] < 1000 {
+		t.Errorf("pairs by whether they overlap: %v", found)
+	}
+}
+
 func BenchmarkPatternMatch(b *testing.B) {
 	for _, text := range []string{"process.state.eu.host-1", "process.*.eu.*", "process.**", "**.host-1", "**.state.**.host-1"} {
 		b.Run(text, func(b *testing.B) {

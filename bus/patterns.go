@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
+	"strconv"
 	"sync"
 
 	"eventhub"
@@ -222,7 +224,7 @@ func (t *patternTable) release(g *patternedGroup) {
 // enter adds the patterns of a subscription that the group does not have, and the topics
 // that it names, so that created topics are noticed, and returns what is to be made durable:
 // also more topics for a pattern that the group has. It refuses other settings than a pattern
-// has.
+// has, or a pattern of other settings that overlaps.
 func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.PatternChange, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -252,6 +254,9 @@ func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.Patter
 			}
 			g.patterns[text] = have
 		} else {
+			if err := g.fits(p, o); err != nil && !o.NoCreate {
+				return nil, err
+			}
 			gp := groupPattern{pattern: p, settings: set, raw: raw, limits: limitsOf(o.Allowed)}
 			gp.wanted = gp.limits
 			g.patterns[text] = gp
@@ -264,6 +269,27 @@ func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.Patter
 		changes = append(changes, change)
 	}
 	return changes, nil
+}
+
+// fits refuses a pattern that asks for another filter or another ordering than one of the group's which may match the same
+// topics to come: of these topics one of the two would not get what it asked for, and nobody would hear of it.
+// patternTable.mu is held.
+func (g *patternedGroup) fits(p eventhub.Pattern, o *eventhub.GroupOptions) error {
+	for _, text := range slices.Sorted(maps.Keys(g.patterns)) {
+		other := g.patterns[text]
+		filter := o.Filter != nil && !o.Filter.Equal(other.settings.Filter)
+		ordering := o.Ordering != "" && o.Ordering != other.settings.Ordering
+		if !filter && !ordering || !other.pattern.Overlaps(p) {
+			continue
+		}
+		name, asked, has := "ordering", strconv.Quote(o.Ordering), strconv.Quote(other.settings.Ordering)
+		if filter {
+			name, asked, has = "filter", o.Filter.String(), other.settings.Filter.String()
+		}
+		return eventhub.Errorf(eventhub.CodeGroupMismatch, "%s is %s; group %q has %s by its pattern %q, which may match topics of %q too",
+			name, asked, g.name, has, text, p)
+	}
+	return nil
 }
 
 // confirm notes that the changes are durable and that the subscription has to be

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -702,4 +703,58 @@ func TestClientLeavesWhileItDeletesAPattern(t *testing.T) {
 		stored := r.storedPatterns("g")
 		equal(t, "ends reported", len(in.Ends), 1-len(stored))
 	})
+}
+
+// TestPatternsThatOverlap: a group has one filter and one ordering in topics to come, whichever of its patterns matches them.
+func TestPatternsThatOverlap(t *testing.T) {
+	lamps, chairs := &eventhub.Filter{Key: "lamp"}, &eventhub.Filter{Key: "chair"}
+	for name, tt := range map[string]struct {
+		pattern string
+		change  func(*eventhub.GroupOptions)
+		refused string // by what, "" for nothing
+	}{
+		"another filter":   {"**", func(o *eventhub.GroupOptions) { o.Filter = chairs }, `filter is {"key":"chair"}; group "g" has {"key":"lamp"} by its pattern "p.*", which may match topics of "**" too`},
+		"no filter":        {"*.x", func(o *eventhub.GroupOptions) { o.Filter = &eventhub.Filter{} }, `filter is {}; group "g" has {"key":"lamp"} by`},
+		"another ordering": {"p.**", func(o *eventhub.GroupOptions) { o.Ordering = eventhub.OrderingNone }, `ordering is "none"; group "g" has "key" by`},
+		"the same":         {"**", func(o *eventhub.GroupOptions) { o.Filter, o.Ordering = lamps, eventhub.OrderingKey }, ""},
+		"whatever it has":  {"**", func(*eventhub.GroupOptions) {}, ""},
+		"more attempts":    {"**", func(o *eventhub.GroupOptions) { o.MaxAttempts = 7 }, ""},
+		"other topics":     {"q.*", func(o *eventhub.GroupOptions) { o.Filter = chairs }, ""},
+		"dead letters":     {"*.dlq", func(o *eventhub.GroupOptions) { o.Filter = chairs }, ""},
+		"another group":    {"**", func(o *eventhub.GroupOptions) { o.Group, o.Filter = "h", chairs }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				first := opts("p.*", "g")
+				first.Filter, first.Ordering = lamps, eventhub.OrderingKey
+				in := r.subscribe(first)
+				o := opts(tt.pattern, "g")
+				tt.change(&o)
+				_, err := r.bus.Subscribe(bg, o, &inbox{Inbox: bustest.Inbox{T: t}})
+				list, patternsErr := r.bus.Patterns(bg, o.Group)
+				if patternsErr != nil {
+					t.Fatal(patternsErr)
+				}
+				if tt.refused == "" {
+					if err != nil || len(list) == 0 {
+						t.Errorf("Subscribe to %s: %v; patterns %+v", tt.pattern, err, list)
+					}
+					return
+				}
+				if wantCode(t, err, eventhub.CodeGroupMismatch); !strings.Contains(err.Error(), tt.refused) || len(list) != 1 {
+					t.Errorf("refused with %v; patterns %+v", err, list)
+				}
+				// The way out: the group gives the first pattern up.
+				if err := in.Sub.Unsubscribe(bg); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.bus.DeleteGroup(bg, "p.*", "g"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := r.bus.Subscribe(bg, o, &inbox{Inbox: bustest.Inbox{T: t}}); err != nil {
+					t.Errorf("after the end of the first pattern: %v", err)
+				}
+			})
+		})
+	}
 }

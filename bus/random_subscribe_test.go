@@ -148,7 +148,8 @@ func (w *world) plan(m *modelMember) (starts []modelStart, want eventhub.Code) {
 		return nil, eventhub.CodeBadRequest
 	}
 	for _, p := range m.patterns {
-		if have := w.patterns[m.name][p.String()]; have != nil && have.mismatches(&m.opts) {
+		have := w.patterns[m.name][p.String()]
+		if have != nil && have.mismatches(&m.opts) || have == nil && w.conflicts(m, p) {
 			return nil, eventhub.CodeGroupMismatch
 		}
 	}
@@ -177,6 +178,24 @@ func (w *world) plan(m *modelMember) (starts []modelStart, want eventhub.Code) {
 	}
 	return starts, ""
 }
+
+// conflicts reports whether the group has a pattern with another filter or ordering than is asked for that may match a topic
+// to come which this new one matches too.
+func (w *world) conflicts(m *modelMember, p eventhub.Pattern) bool {
+	if !eventhub.IsPattern(p.String()) {
+		return false
+	}
+	for _, have := range w.patterns[m.name] {
+		asked := eventhub.GroupOptions{Ordering: m.opts.Ordering, Filter: m.opts.Filter}
+		if have.mismatches(&asked) && slices.ContainsFunc(topicsToCome, func(topic string) bool { return have.pattern.Match(topic) && p.Match(topic) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// topicsToCome are topics of each kind that worldPatterns may match.
+var topicsToCome = []string{"a", "c", "x", "a.x", "c.x", "a.c", "a.c.x", "c.c.c", "a.dlq", "c.dlq", "x.dlq", "c.x.dlq", "a.c.dlq", "c.c.dlq"}
 
 // inherited returns the pattern whose settings a group has that is created in its
 // topic: the first one, in byte order. nil: it has none that brings it there.
