@@ -38,7 +38,7 @@ var (
 	promName  = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*$`)
 	promRange = regexp.MustCompile(`^\[([0-9]+[smhd]|\$__rate_interval)\]$`)
 
-	promFunctions = []string{"avg", "changes", "count", "deriv", "histogram_quantile", "increase", "label_values", "max", "min", "rate", "sum", "time"}
+	promFunctions = []string{"avg", "changes", "count", "deriv", "histogram_quantile", "increase", "label_values", "max", "max_over_time", "min", "rate", "sum", "time"}
 	promWords     = []string{"and", "or", "unless", "offset"}
 	promClauses   = []string{"by", "without", "on", "ignoring"}
 )
@@ -246,6 +246,57 @@ func TestConnectionsAlert(t *testing.T) {
 		if !found {
 			t.Error("there is no such alert")
 		}
+	}
+}
+
+// TestOverloadedAlert: how much waits swings with each commit, so an alert on what a scrape finds would begin anew with most of
+// them. It holds over what scrapes found under three times the load that a hub could take, and ends after one that was alone
+// before it fires.
+func TestOverloadedAlert(t *testing.T) {
+	var file alertRules
+	readYAML(t, deployed(t, "deploy", "prometheus", "alerts.yml"), &file)
+	i := slices.IndexFunc(file.Groups[0].Rules, func(r struct {
+		Alert, Expr, For    string
+		Labels, Annotations map[string]string
+	}) bool {
+		return r.Alert == "EventhubOverloaded"
+	})
+	rule := file.Groups[0].Rules[i]
+	wait, err := time.ParseDuration(rule.For)
+	if err != nil {
+		t.Fatal(err)
+	}
+	longest := func(percents ...int) (longest time.Duration) {
+		const every = 15 * time.Second
+		var scrapes []promeval.Scrape
+		var since time.Duration = -1
+		for n, percent := range percents {
+			at := time.Duration(n) * every
+			scrapes = append(scrapes, promeval.Parse(time.Unix(1_000_000, 0).Add(at), fmt.Sprintf("eventhub_publish_load_percent %d\n", percent)))
+			active, err := promeval.Firing(rule.Expr, scrapes...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(active) == 0 {
+				since = -1
+				continue
+			}
+			if since < 0 {
+				since = at
+			}
+			longest = max(longest, at-since)
+		}
+		return longest
+	}
+	swings := []int{49, 30, 58, 30, 100, 13, 91, 9, 4, 4, 6, 9, 100, 119, 101, 14, 88, 65, 11, 100, 30, 100, 11, 22, 101, 61, 100, 101, 79, 100, 100, 100, 20, 12, 100, 74, 103, 4, 75, 83}
+	if held := longest(swings...); held < wait {
+		t.Errorf("under overload it holds for %s at most, and fires after %s", held, wait)
+	}
+	if held := longest(append([]int{20, 100}, make([]int, 20)...)...); held >= wait {
+		t.Errorf("after one scrape it holds for %s, and fires after %s", held, wait)
+	}
+	if held := longest(slices.Repeat([]int{79, 20}, 20)...); held != 0 {
+		t.Errorf("below what is refused it holds for %s", held)
 	}
 }
 

@@ -78,7 +78,7 @@ var (
 	token   = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|\[[^\]]*\]|[0-9][0-9a-zA-Z.]*|[a-zA-Z_:][a-zA-Z0-9_:]*|[!=<>]=|\S`)
 	label   = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
 	levels  = [][]string{{"or"}, {"and", "unless"}, {"==", "!=", "<", ">", "<=", ">="}, {"+", "-"}, {"*", "/"}}
-	ofRange = []string{"increase", "rate", "changes"}
+	ofRange = []string{"increase", "rate", "changes", "max_over_time"}
 )
 
 func key(labels map[string]string) string {
@@ -311,6 +311,10 @@ func over(function string, within time.Duration, scrapes []Scrape, name string, 
 		}
 	}
 	for k, all := range values {
+		if function == "max_over_time" {
+			out = append(out, sample{labels[k], slices.Max(all)})
+			continue
+		}
 		if len(all) < 2 {
 			continue // one value says nothing of a change
 		}

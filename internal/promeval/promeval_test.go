@@ -27,6 +27,8 @@ func TestFiring(t *testing.T) {
 		{`increase(b{t="z"}[10m]) > 0`, ``},
 		{`increase(a[1m]) > 0`, ``},
 		{`changes(a{job="eventhub"}[10m]) == 1`, `{t="x"} 1`},
+		{`max_over_time(b[10m])`, `{t="x"} 2,{t="z"} 9`},
+		{`max_over_time(a{t="x"}[1m])`, `{t="x"} 4`},
 		{`sum(a) > 8`, `{} 9`},
 		{`count(a > 3)`, `{} 2`},
 		{`count by (t) (a) or 0 * count(b)`, `{t="x"} 1,{t="y"} 1,{} 0`},
