@@ -8,6 +8,9 @@ const (
 	anySegments = "**" // none, one or more
 )
 
+// maxPatternSegments is how many segments a pattern has at most: it may be the name of the dead letters of snapshots.
+const maxPatternSegments = MaxTopicSegments + 2
+
 // Pattern is a compiled topic pattern: segments joined by dots. Anywhere in it *
 // matches one segment, and ** any number of them, none too. A
 // topic's name is the pattern of that topic alone.
@@ -145,15 +148,15 @@ func (p Pattern) Overlaps(q Pattern) bool {
 		i, j int
 		end  ending
 	}
-	seen := make(map[place]bool)
+	var seen [maxPatternSegments + 1][maxPatternSegments + 1][endings]bool
 	ways := []place{{}}
 	for len(ways) > 0 {
 		at := ways[len(ways)-1]
 		ways = ways[:len(ways)-1]
-		if seen[at] {
+		if seen[at.i][at.j][at.end] {
 			continue
 		}
-		seen[at] = true
+		seen[at.i][at.j][at.end] = true
 		if at.i == len(p.segments) && at.j == len(q.segments) {
 			if at.end == endsSomehow || at.end == endsReserved {
 				return true
@@ -192,6 +195,8 @@ const (
 	endsSomehow                // a segment that is not reserved, or system in front
 	endsOpen                   // dlq or snapshot, which is not reserved because of what is to follow
 	endsReserved               // dlq or snapshot, which is reserved: nothing else follows
+
+	endings = iota
 )
 
 // after returns what a topic may end with after one more segment, which a and b match both.

@@ -243,6 +243,26 @@ func TestPatternAgreesWithReference(t *testing.T) {
 	}
 }
 
+// TestLargestPatternsOverlap: the largest ones have room, and those with most ways through both take no longer than others.
+func TestLargestPatternsOverlap(t *testing.T) {
+	name := strings.Repeat("a.", MaxTopicSegments-1) + "a.snapshot.dlq"
+	wild := strings.Repeat("**.a.", MaxTopicSegments/2-1) + "**."
+	for _, tt := range []struct {
+		a, b string
+		want bool
+	}{
+		{name, name, true},
+		{name, "**.snapshot.dlq", true},
+		{name, "**.dlq", false},
+		{wild + "b", wild + "c", false},
+		{wild + "b", wild + "*", true},
+	} {
+		if got := mustParse(t, tt.a).Overlaps(mustParse(t, tt.b)); got != tt.want {
+			t.Errorf("%s and %s overlap: %v", tt.a, tt.b, got)
+		}
+	}
+}
+
 // TestPatternsOverlap goes over pairs of short patterns: they overlap if a short topic is one of both.
 func TestPatternsOverlap(t *testing.T) {
 	var topics []string
@@ -296,6 +316,18 @@ func TestPatternsOverlap(t *testing.T) {
 	}
 	if found[true] < 1000 || found[false] < 1000 {
 		t.Errorf("pairs by whether they overlap: %v", found)
+	}
+}
+
+func BenchmarkPatternsOverlap(b *testing.B) {
+	wild := strings.Repeat("**.a.", MaxTopicSegments/2-1) + "**."
+	for _, texts := range [][2]string{{"orders.*", "orders.eu.**"}, {wild + "b", wild + "c"}} {
+		b.Run(texts[0], func(b *testing.B) {
+			p, q := mustParse(b, texts[0]), mustParse(b, texts[1])
+			for b.Loop() {
+				p.Overlaps(q)
+			}
+		})
 	}
 }
 
