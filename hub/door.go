@@ -274,13 +274,17 @@ func (c *conn) handOver() {
 	c.upgraded, c.answer = true, nil
 }
 
-// authBy returns until when a WebSocket on the connection has to say AUTH; zero: the peer has
-// shown a right before, and has all the time that the gateway gives.
+// authBy returns until when a WebSocket on the connection, which was just asked for, has to say AUTH; zero: the peer has
+// shown a right before, and has all the time that the gateway gives. On a connection that had answers before, the client
+// may be another one: a proxy has many on one connection. It has its time from now on.
 func (c *conn) authBy() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known.Load() {
 		return time.Time{}
+	}
+	if c.asked > 1 {
+		return time.Now().Add(strangerWait)
 	}
 	return c.proofBy
 }

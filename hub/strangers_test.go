@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gobwas/ws/wsutil"
+
 	"eventhub/hub"
 )
 
@@ -231,4 +233,51 @@ func TestRequestsWithoutATokenAreFew(t *testing.T) {
 			conn.Close()
 		}
 	})
+}
+
+// TestUpgradeAfterAnswersHasItsTime: a proxy sends the upgrade of a client over a connection that had answers before. The client
+// knows nothing of these, and has its five seconds from the upgrade on.
+func TestUpgradeAfterAnswersHasItsTime(t *testing.T) {
+	for name, says := range map[string]bool{"AUTH at the last moment": true, "nothing": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
+				conn, err := b.network.Dial(context.Background(), "tcp", b.WSAddr())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				send := func(text string) {
+					t.Helper()
+					if _, err := io.WriteString(conn, text); err != nil {
+						t.Fatal(err)
+					}
+				}
+				send("GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				wantAnswer(t, in, http.StatusNotFound)
+				time.Sleep(4900 * time.Millisecond)
+				send(upgrade)
+				if answer, err := http.ReadResponse(in, nil); err != nil || answer.StatusCode != http.StatusSwitchingProtocols {
+					t.Fatalf("the upgrade was answered by %v, %v", answer, err)
+				}
+				upgraded := time.Now()
+				if says {
+					time.Sleep(4900 * time.Millisecond)
+					send(string(masked([]byte(`{"op":"AUTH","token":"s3cret"}`))))
+					both := struct {
+						io.Reader
+						io.Writer
+					}{in, conn}
+					if said, err := wsutil.ReadServerText(both); err != nil || !strings.HasPrefix(string(said), `{"op":"OK"`) {
+						t.Errorf("AUTH was answered by %.200s, %v", said, err)
+					}
+					return
+				}
+				_, _ = io.Copy(io.Discard, in)
+				if after := time.Since(upgraded).Truncate(time.Second); after != 5*time.Second {
+					t.Errorf("closed %s after the upgrade; want 5 s", time.Since(upgraded))
+				}
+			})
+		})
+	}
 }
