@@ -215,6 +215,7 @@ type conn struct {
 
 	known   atomic.Bool   // it has shown a right; set with mu held
 	pieces  atomic.Int32  // that it was read in before, since the last answer
+	found   atomic.Int64  // bytes that a look has found, less what was read since: above 0, a read does not wait
 	stirred chan struct{} // a read that waits has to look
 
 	mu       sync.Mutex

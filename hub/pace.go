@@ -20,31 +20,33 @@ const (
 )
 
 // Read implements net.Conn. A peer that sends a byte at a time costs a wake-up for each. One that has shown no right has
-// a few of them; then the kernel gathers what comes, and the hub takes it every gatherFor.
+// a few of them; then the kernel gathers what comes, and the hub takes all of it every gatherFor, in as many reads as whoever
+// reads needs.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.known.Load() {
 		return c.Conn.Read(p)
 	}
-	if c.pieces.Load() >= freePieces {
-		c.awaitLook()
+	if c.pieces.Load() >= freePieces && c.found.Load() <= 0 {
+		c.found.Store(int64(c.awaitLook()))
 	}
 	n, err := c.Conn.Read(p)
-	if n < pieceBytes {
+	c.found.Add(int64(-n))
+	if n < min(pieceBytes, len(p)) { // what fills p is as much as was asked for: more may be there
 		c.pieces.Add(1)
 	}
 	return n, err
 }
 
 // awaitLook waits until it is time to look and a read does not wait: it finds bytes, the end, an error, or a deadline that
-// is over. Where the kernel does not gather, the read waits.
-func (c *conn) awaitLook() {
+// is over. It returns how many bytes there are. Where the kernel does not gather, the read waits.
+func (c *conn) awaitLook() (found int) {
 	raw, due := c.gather(), time.Now().Add(gatherFor)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		left := c.readsFor()
 		if left <= 0 || c.known.Load() {
-			return
+			return 0
 		}
 		timer.Reset(min(time.Until(due), left))
 		select {
@@ -54,8 +56,11 @@ func (c *conn) awaitLook() {
 		if time.Now().Before(due) {
 			continue
 		}
-		if raw == nil || isReadable(raw) {
-			return
+		if raw == nil {
+			return 0
+		}
+		if isReadable(raw) {
+			return unread(raw)
 		}
 		due = time.Now().Add(gatherFor)
 	}

@@ -3,9 +3,11 @@ package hub_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,5 +158,32 @@ func TestKernelGathersPieces(t *testing.T) {
 	}
 	if n, err := io.Copy(io.Discard, half); err != nil {
 		t.Errorf("the end of a stranger was answered by %d bytes and %v", n, err)
+	}
+}
+
+// TestAllThatHasComeIsRead: a look takes all that has come, however small the records of TLS and the reads of the server are: a long
+// header that came at once is not too late.
+func TestAllThatHasComeIsRead(t *testing.T) {
+	pair := newPair(t, t.TempDir(), 1)
+	h := start(t, hub.Config{Store: hub.MemoryStore, AuthToken: "s3cret", TLSCertFile: pair.cert, TLSKeyFile: pair.key})
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		conn, err := tls.Dial("tcp", h.HTTPAddr(), &tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := "GET /v1/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s3cret\r\nX-A: " + strings.Repeat("a", 28<<10) + "\r\n\r\n"
+		for i := range 20 {
+			if _, err := io.WriteString(conn, request[i:i+1]); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond) // so that it comes in pieces; it may come otherwise
+		}
+		for rest := range slices.Chunk([]byte(request[20:]), 500) {
+			if _, err := conn.Write(rest); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantAnswer(t, bufio.NewReader(conn), http.StatusOK)
+		conn.Close()
 	}
 }

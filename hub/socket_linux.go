@@ -38,3 +38,11 @@ func isReadable(raw syscall.RawConn) bool {
 	at := raw.Control(func(fd uintptr) { _, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT) })
 	return at != nil || err != unix.EAGAIN && err != unix.EINTR
 }
+
+// unread returns how many bytes of a connection have come and were not read.
+func unread(raw syscall.RawConn) int {
+	n := uint32(0)
+	// An error means that it is closed.
+	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetUint32(int(fd), unix.SIOCINQ) })
+	return int(n)
+}

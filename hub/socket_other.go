@@ -14,3 +14,5 @@ func forgetIn(syscall.Conn, time.Duration) {}
 func wakeAt(syscall.RawConn, int) bool { return false }
 
 func isReadable(syscall.RawConn) bool { return true }
+
+func unread(syscall.RawConn) int { return 0 }
