@@ -42,14 +42,10 @@ func (h *Hub) engineFor(p *auth.Principal, denied guard.Denied) guard.Engine {
 // reports there.
 func (h *Hub) identify(ctx context.Context, transport, token string, given bool) (p auth.Principal, who audit.Peer, denied guard.Denied, err error) {
 	p, err = h.verifier.Verify(ctx, token, given)
-	c, ofRequest := ctx.Value(connKey{}).(*conn) // a WebSocket is known by its place
 	if err != nil {
-		if ofRequest {
-			c.refuse()
-		}
 		return p, who, nil, err
 	}
-	if ofRequest {
+	if c, ok := ctx.Value(connKey{}).(*conn); ok { // a WebSocket is known by its place
 		c.know()
 	}
 	who = h.audit.Peer(p.Name, transport, caller.Addr(ctx))

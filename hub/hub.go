@@ -131,7 +131,7 @@ func (h *Hub) watch() error {
 		Closed:       func() bool { return !h.opened.Load() },
 		WhyClosed:    h.notOpen,
 		Authenticate: h.opsAccess,
-		Refused:      h.refused(transportOps),
+		Refused:      h.refusedRequest(transportOps),
 		AuthRefused:  h.refusals.Measure,
 		AuditLost:    h.audit.Measure,
 		Strangers:    h.guests.measure,
@@ -219,7 +219,7 @@ func (h *Hub) open() error {
 	}
 	h.api, err = rest.New(rest.Config{
 		Authenticate: h.restAccess,
-		Refused:      h.refused(transportHTTP),
+		Refused:      h.refusedRequest(transportHTTP),
 		Admit:        h.admitStream(),
 		Open:         !h.cfg.authenticates(),
 		QueryToken:   h.cfg.AuthQueryToken,
@@ -388,6 +388,18 @@ func (h *Hub) refused(transport string) func(remote string, err error) {
 	return func(remote string, err error) {
 		h.refusals.Add(transport, remote, err)
 		h.audit.Refused(transport, remote, err)
+	}
+}
+
+// refusedRequest is refused for requests of a transport, and ends the connection of one that is refused, unless that has shown
+// a right before.
+func (h *Hub) refusedRequest(transport string) func(r *http.Request, err error) {
+	note := h.refused(transport)
+	return func(r *http.Request, err error) {
+		if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+			c.refuse()
+		}
+		note(r.RemoteAddr, err)
 	}
 }
 

@@ -195,12 +195,14 @@ func TestMessagesBeforeAuthAreFew(t *testing.T) {
 func TestRequestsWithoutATokenAreFew(t *testing.T) {
 	inBubble(t, hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", AuthToken: "s3cret"}, func(b *hubInBubble) {
 		const open, allowed, refused = "GET /livez HTTP/1.1", "GET /metrics HTTP/1.1\r\nAuthorization: Bearer s3cret", "GET /metrics HTTP/1.1\r\nAuthorization: Bearer guessed"
+		const noBearer = "GET /metrics HTTP/1.1\r\nAuthorization: Basic YTpi"
 		for name, tt := range map[string]struct {
 			say  func(n int) string
 			want int // answers; 100: it goes on
 		}{
 			"open":              {func(int) string { return open }, 32},
 			"refused":           {func(int) string { return refused }, 1},
+			"no bearer":         {func(int) string { return noBearer }, 1},
 			"refused later":     {func(n int) string { return []string{open, refused}[n/3] }, 4},
 			"with a right":      {func(n int) string { return map[bool]string{true: allowed, false: open}[n == 20] }, 100},
 			"and refused later": {func(n int) string { return map[bool]string{true: allowed, false: refused}[n == 0] }, 100},
@@ -220,7 +222,7 @@ func TestRequestsWithoutATokenAreFew(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: request %d: %v", name, n+1, err)
 				}
-				if want := map[bool]int{true: http.StatusUnauthorized, false: http.StatusOK}[said == refused]; answer.StatusCode != want {
+				if want := map[bool]int{true: http.StatusUnauthorized, false: http.StatusOK}[said == refused || said == noBearer]; answer.StatusCode != want {
 					t.Errorf("%s: request %d was answered by %s", name, n+1, answer.Status)
 				}
 				_, _ = io.Copy(io.Discard, answer.Body)

@@ -73,8 +73,8 @@ type Config struct {
 	// in; others are shown to the client. Required.
 	Authenticate func(ctx context.Context, token string, given bool) (Access, error)
 	// Refused, where not nil, is called for each request that Authenticate, or a header that
-	// has no token, keeps out: the address that it comes from, and why.
-	Refused func(remote string, err error)
+	// has no token, keeps out: with the address that it comes from, and why.
+	Refused func(r *http.Request, err error)
 	// AuthRefused hands out how many peers were refused, at all doors; nil: nobody was.
 	AuthRefused func() []measure.AuthRefused
 	// AuditLost hands out how many entries of the audit system.audit did not get; nil: none.
@@ -347,7 +347,7 @@ func (o *Ops) admit(r *http.Request) (access Access, err error) {
 		access, err = o.cfg.Authenticate(caller.With(r.Context(), r.RemoteAddr), token, given)
 	}
 	if err != nil && o.cfg.Refused != nil {
-		o.cfg.Refused(r.RemoteAddr, err)
+		o.cfg.Refused(r, err)
 	}
 	return access, err
 }

@@ -94,8 +94,8 @@ type Config struct {
 	// are shown to the client.
 	Authenticate func(ctx context.Context, token string, given bool) (Access, error)
 	// Refused, where not nil, is called for each request that Authenticate, or a header that
-	// has no token, keeps out: the address that it comes from, and why.
-	Refused func(remote string, err error)
+	// has no token, keeps out: with the address that it comes from, and why.
+	Refused func(r *http.Request, err error)
 	// Open says that Authenticate lets in whoever comes. Requests over loopback
 	// then have to call the hub by a name that is its own; see origin.Policy.Named.
 	Open bool
@@ -363,7 +363,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, route string, body, 
 	}
 	if err != nil {
 		if a.cfg.Refused != nil {
-			a.cfg.Refused(r.RemoteAddr, err)
+			a.cfg.Refused(r, err)
 		}
 		return reply{}, err
 	}

@@ -40,7 +40,7 @@ func TestTokenInTheQuery(t *testing.T) {
 		var said strings.Builder
 		logger := slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		api, err := New(Config{QueryToken: tt.on, Logger: logger,
-			Refused: func(remote string, err error) { logger.Warn("refused", "remote", remote, "error", err) },
+			Refused: func(r *http.Request, err error) { logger.Warn("refused", "remote", r.RemoteAddr, "error", err) },
 			Authenticate: func(_ context.Context, token string, given bool) (Access, error) {
 				if asked = token; !given {
 					asked = "-"
