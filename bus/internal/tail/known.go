@@ -107,9 +107,13 @@ func (k known) in(lives store.Lives, newest known) known {
 	return known{min(k.life, newest.life), newest.era, newest.at}
 }
 
-// resumed returns where a tail continues that has begun at start, in topics that it knows.
+// resumed returns where a tail continues that has begun at start, in topics that it knows. A tail gets all that is
+// committed after it began, whatever time it names: one that is later than its beginning is of a clock that was
+// ahead, or has not come yet.
 func (k known) resumed(start eventhub.Start) eventhub.Start {
 	switch {
+	case start.Kind == eventhub.StartTime && k.at > 0:
+		start.TS = min(start.TS, k.at)
 	case start.Kind == eventhub.StartLatest && k.at > 0:
 		return eventhub.Start{Kind: eventhub.StartTime, TS: k.at}
 	case start.Kind == eventhub.StartEarliest:

@@ -198,3 +198,45 @@ func TestTailOfAClockAhead(t *testing.T) {
 		equal(t, "of another hub", got, nil)
 	})
 }
+
+// TestTailByTimeOfAClockAhead: so it is with a tail that names a time, which is how an event stream of several topics
+// goes on in those for which there was no room in its id.
+func TestTailByTimeOfAClockAhead(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := tailOpts("s.*")
+		again := func(known string) (next string, got []uint64) {
+			t.Helper()
+			in := &knower{inbox: &inbox{Room: -1}}
+			o.Known = known
+			sub, err := r.tails.Open(context.Background(), o, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			sub.Drop(0)
+			for _, d := range in.Take() {
+				got = append(got, d.Offset)
+			}
+			return in.known[0], got
+		}
+		r.publish("s.a", 1, 2)
+		time.Sleep(time.Hour)
+		o.Start = eventhub.Start{Kind: eventhub.StartTime, TS: time.Now().Add(-10 * time.Second).UnixMilli()}
+		first, got := again("")
+		equal(t, "at first", got, nil)
+		r.publish("s.a", 3, 1)
+		_, got = again(first)
+		equal(t, "by the time", got, []uint64{3})
+		time.Sleep(time.Minute)
+		r.restart()
+		time.Sleep(time.Second)
+		r.publish("s.a", 4, 2)
+		k, err := parseKnown(first)
+		equal(t, "error", err, nil)
+		o.Start.TS += time.Hour.Milliseconds()
+		next, got := again(known{k.life, k.era, k.at + time.Hour.Milliseconds()}.String())
+		equal(t, "after a clock ahead", got, []uint64{4, 5})
+		_, got = again(next)
+		equal(t, "and again", got, []uint64{4, 5})
+	})
+}
