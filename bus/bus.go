@@ -304,7 +304,7 @@ func (b *Bus) makeWorkers() (err error) {
 		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Wall: b.clock.Wall, Marks: b.letters.FirstNeeded,
 	})
 	b.compaction = compaction.New(compaction.Options{
-		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Wall: b.clock.Wall, Commits: b.counts.commits,
+		Store: b.store, Committer: b.committer, Logger: b.log, Policies: b.topics, Ages: b.retention, Wall: b.clock.Wall, Commits: b.counts.commits,
 		Room: b.space.Check, Every: opts.CompactEvery,
 	})
 	b.keyIndex = keyindex.New(keyindex.Options{

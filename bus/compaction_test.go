@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,4 +108,40 @@ func TestCompactEvery(t *testing.T) {
 			equal(t, words("every", every, "after"), r.keptOf("stock"), []uint64{2})
 		})
 	}
+}
+
+// TestCompactionWhenTheClockIsSet: a clock that jumps ahead takes from a topic no more than an hour of its values in a
+// minute, and from a group nothing that it is not done with for as long.
+func TestCompactionWhenTheClockIsSet(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var set atomic.Int64
+		r.stop()
+		r.start(Options{clock: func() time.Time { return time.Now().Add(time.Duration(set.Load())) }})
+		for _, topic := range []string{"alone", "stock"} {
+			r.set(topic, admin.TopicSettings{Compaction: &admin.Compaction{MinAge: admin.Period(time.Hour)}})
+		}
+		r.subscribe(opts("stock", "g"))
+		publish := func(topic, payload string) {
+			t.Helper()
+			if _, err := r.bus.Publish(context.Background(), eventhub.Event{Topic: topic, Key: "k", Payload: []byte(payload)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, topic := range []string{"alone", "stock"} {
+			publish(topic, "1")
+			publish(topic, "null")
+		}
+		set.Store(int64(8 * 24 * time.Hour))
+		publish("alone", "2")
+		publish("stock", "2")
+		time.Sleep(30 * time.Second)
+		equal(t, "soon after the jump", r.keptOf("alone"), []uint64{1, 2, 3})
+		time.Sleep(2 * time.Minute)
+		equal(t, "an hour a minute", r.keptOf("alone"), []uint64{3})
+		equal(t, "what the group has", r.keptOf("stock"), []uint64{1, 2, 3})
+		equal(t, "it is held back", r.bus.retention.Stats().Held > 0, true)
+		set.Store(0)
+		time.Sleep(2 * time.Minute)
+		equal(t, "it is held back, when the clock is right", r.bus.retention.Stats().Held, 0)
+	})
 }

@@ -68,12 +68,22 @@ type Store interface {
 	store.Retention
 }
 
+// Ages is the wall clock, held back where that has jumped ahead.
+type Ages interface {
+	// Now returns how late it is for an age.
+	Now(age time.Duration) time.Time
+	// Until returns after how long what was committed then, in epoch milliseconds, is older than an age.
+	Until(committed int64, age time.Duration) time.Duration
+}
+
 // Options configure a Runtime. All are required but Every.
 type Options struct {
 	Store     Store
 	Committer *commit.Committer
 	Logger    *slog.Logger
 	Policies  Policies
+	// Ages is the clock of ages.
+	Ages Ages
 	// Wall is the wall clock, and Commits counts the commits so far.
 	Wall    func() time.Time
 	Commits func() uint64

@@ -58,7 +58,7 @@ func TestPace(t *testing.T) {
 				s := &slowStore{Store: memory.Open(memory.Options{}), steps: steps, removes: test.removes, adds: test.adds}
 				defer s.Close()
 				policies := &policies{of: map[string]*admin.Compaction{"t": {}, "u": {}}}
-				r := New(Options{Store: s, Policies: policies, Wall: time.Now, Commits: s.commits.Load, Room: func() error {
+				r := New(Options{Store: s, Policies: policies, Ages: steady{}, Wall: time.Now, Commits: s.commits.Load, Room: func() error {
 					if test.low {
 						return errors.New("the disk is nearly full")
 					}
@@ -86,4 +86,13 @@ func TestPace(t *testing.T) {
 			})
 		})
 	}
+}
+
+// steady is a clock that nobody sets.
+type steady struct{}
+
+func (steady) Now(time.Duration) time.Time { return time.Now() }
+
+func (steady) Until(committed int64, age time.Duration) time.Duration {
+	return time.Until(time.UnixMilli(committed).Add(age))
 }

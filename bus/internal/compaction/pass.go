@@ -20,14 +20,13 @@ func (r *Runtime) compact(ctx context.Context, topic string, policy *admin.Compa
 	if info.Index != store.Indexed {
 		return 0, nil // Look is called when it is
 	}
-	now := r.opts.Wall()
 	ch := store.TopicChange{Topic: topic, Life: info.Life}
 	held := Held{}
-	if ch.Compacted, held, again, err = r.mark(ctx, info, policy, now); err != nil {
+	if ch.Compacted, held, again, err = r.mark(ctx, info, policy); err != nil {
 		return 0, err
 	}
 	r.note(topic, func(s *Stats) { s.Held = held })
-	if ch.Tombstones, err = r.before(ctx, topic, now.Add(-time.Duration(policy.Grace))); err != nil {
+	if ch.Tombstones, err = r.older(ctx, topic, policy.Grace); err != nil {
 		return 0, err
 	}
 	ch.Tombstones = min(ch.Tombstones, max(ch.Compacted, info.Compacted))
@@ -40,7 +39,7 @@ func (r *Runtime) compact(ctx context.Context, topic string, policy *admin.Compa
 		return 0, err
 	}
 	if ch.Tombstones < max(ch.Compacted, info.Compacted) {
-		next, err := r.untilOlder(ctx, topic, ch.Tombstones+1, policy.Grace, now)
+		next, err := r.untilOlder(ctx, topic, ch.Tombstones+1, policy.Grace)
 		if err != nil {
 			return 0, err
 		}
@@ -51,19 +50,19 @@ func (r *Runtime) compact(ctx context.Context, topic string, policy *admin.Compa
 
 // mark returns up to where a topic may be compacted, what holds the rest, and after how long the
 // mark is further on.
-func (r *Runtime) mark(ctx context.Context, info store.TopicInfo, policy *admin.Compaction, now time.Time) (mark uint64, why Held, again time.Duration, err error) {
-	if mark, err = r.before(ctx, info.Name, now.Add(-time.Duration(policy.MinAge))); err != nil {
+func (r *Runtime) mark(ctx context.Context, info store.TopicInfo, policy *admin.Compaction) (mark uint64, why Held, again time.Duration, err error) {
+	if mark, err = r.older(ctx, info.Name, policy.MinAge); err != nil {
 		return 0, why, 0, err
 	}
 	if mark < info.Head {
-		if again, err = r.untilOlder(ctx, info.Name, mark+1, policy.MinAge, now); err != nil {
+		if again, err = r.untilOlder(ctx, info.Name, mark+1, policy.MinAge); err != nil {
 			return 0, why, 0, err
 		}
 		if again > 0 {
-			why = Held{From: mark + 1, Until: now.Add(again).UnixMilli()}
+			why = Held{From: mark + 1, Until: r.opts.Wall().Add(again).UnixMilli()}
 		}
 	}
-	held, err := r.before(ctx, info.Name, now.Add(-time.Duration(policy.Hold)))
+	held, err := r.older(ctx, info.Name, policy.Hold)
 	if err != nil {
 		return 0, why, 0, err
 	}
@@ -86,12 +85,12 @@ func (r *Runtime) mark(ctx context.Context, info store.TopicInfo, policy *admin.
 			r.overtake(info.Name, g.Group, first)
 			continue
 		}
-		next, err := r.untilOlder(ctx, info.Name, first, policy.Hold, now)
+		next, err := r.untilOlder(ctx, info.Name, first, policy.Hold)
 		if err != nil {
 			return 0, why, 0, err
 		}
 		if first <= mark {
-			mark, why = first-1, Held{From: first, Group: g.Group, Until: now.Add(next).UnixMilli()}
+			mark, why = first-1, Held{From: first, Group: g.Group, Until: r.opts.Wall().Add(next).UnixMilli()}
 		}
 		again = sooner(again, next)
 	}
@@ -112,8 +111,9 @@ func (r *Runtime) overtake(topic, group string, first uint64) {
 		"topic", topic, "group", group, "offset", first)
 }
 
-// before returns the last offset whose event was committed before a time.
-func (r *Runtime) before(ctx context.Context, topic string, t time.Time) (uint64, error) {
+// older returns the last offset whose event is older than an age.
+func (r *Runtime) older(ctx context.Context, topic string, age admin.Period) (uint64, error) {
+	t := r.opts.Ages.Now(time.Duration(age)).Add(-time.Duration(age))
 	at, err := r.opts.Store.SeekTime(ctx, topic, max(t.UnixMilli(), 0)+1)
 	return at - min(at, 1), err
 }
@@ -129,13 +129,13 @@ func (r *Runtime) first(ctx context.Context, topic string, from uint64) (uint64,
 
 // untilOlder returns how long it takes until the first event from an offset on is older than an
 // age; 0 where there is none.
-func (r *Runtime) untilOlder(ctx context.Context, topic string, from uint64, age admin.Period, now time.Time) (time.Duration, error) {
+func (r *Runtime) untilOlder(ctx context.Context, topic string, from uint64, age admin.Period) (time.Duration, error) {
 	var batch store.Batch
 	if err := r.opts.Store.Read(ctx, topic, from, 1, 0, &batch); err != nil || len(batch.Items) == 0 {
 		return 0, err
 	}
-	at := time.UnixMilli(batch.Items[0].Record.CommitTime()).Add(time.Duration(age))
-	return max(at.Sub(now), time.Millisecond), nil
+	left := r.opts.Ages.Until(batch.Items[0].Record.CommitTime(), time.Duration(age))
+	return max(left, time.Millisecond), nil
 }
 
 // sooner returns the shorter of two times of which 0 is none.

@@ -100,7 +100,7 @@ func (r *rig) start() {
 			r.runtime.Committed(units)
 		},
 	})
-	r.runtime = New(Options{Store: r.store, Committer: r.committer, Logger: logger, Policies: &r.policies, Wall: time.Now, Commits: r.commits.Load,
+	r.runtime = New(Options{Store: r.store, Committer: r.committer, Logger: logger, Policies: &r.policies, Ages: steady{}, Wall: time.Now, Commits: r.commits.Load,
 		Room: func() error { return nil }})
 	r.runtime.Start()
 }

@@ -71,6 +71,7 @@ func (r *Runtime) begin() {
 	r.mu.Lock()
 	r.ages = clock{now: min(newest, wall), wall: wall, at: r.now(), steady: r.now()}
 	r.mu.Unlock()
+	close(r.begun)
 }
 
 func (r *Runtime) eachTopic(visit func(*store.TopicInfo)) error {
@@ -232,7 +233,7 @@ func (r *Runtime) end(began time.Duration, again bool) {
 	if again {
 		rest = min(now-began, Every)
 	}
-	if r.stats.Held > 0 && r.on.Load() {
+	if r.stats.Held > 0 {
 		next = min(next, now+mostInterval) // the clock of ages goes on
 	}
 	if next != never {

@@ -104,6 +104,7 @@ type Runtime struct {
 	ctx    context.Context // ends with Stop
 	cancel context.CancelFunc
 	wake   chan struct{} // wakeAt has changed, or settings have
+	begun  chan struct{} // closed when the clock of ages goes
 	done   chan struct{} // closed when the goroutine has ended
 	began  time.Time     // times of the runtime are the time since then
 	on     atomic.Bool   // some topic has a policy
@@ -147,7 +148,7 @@ type sized struct{ offset, bytes uint64 }
 // New returns a Runtime that does nothing before Start.
 func New(opts Options) *Runtime {
 	r := &Runtime{
-		opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{}), began: time.Now(),
+		opts: opts, wake: make(chan struct{}, 1), begun: make(chan struct{}), done: make(chan struct{}), began: time.Now(),
 		entries: make(map[string]*entry), changed: make(map[string]bool), topics: make(map[string]*TopicStats),
 		wakeAt: never,
 	}
@@ -158,6 +159,33 @@ func New(opts Options) *Runtime {
 
 // Start starts the goroutine, which looks at all topics that have a policy first.
 func (r *Runtime) Start() { go r.run() }
+
+// Now returns how late it is for an age, by the clock of ages. It waits for Start, and for the first look at the topics.
+func (r *Runtime) Now(age time.Duration) time.Time {
+	now, _ := r.aging(age)
+	return now
+}
+
+// Until returns after how long what was committed then, in epoch milliseconds, is older than an age, if nobody sets the clock.
+func (r *Runtime) Until(committed int64, age time.Duration) time.Duration {
+	now, held := r.aging(age)
+	left := time.UnixMilli(committed).Add(age).Sub(now)
+	return max(left-held, left/(1+catchUp)) // what is held back is caught up
+}
+
+// aging returns how late it is for an age, and by how much the wall clock is ahead of that.
+func (r *Runtime) aging(age time.Duration) (now time.Time, held time.Duration) {
+	<-r.begun
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hold(r.now())
+	if at := r.now() + mostInterval; r.stats.Held > 0 && at < r.wakeAt {
+		r.wakeAt = at // it goes on, and is said to, also where nobody asks again
+		r.hint()
+	}
+	now = time.UnixMilli(r.ages.cutoff(age)).Add(age)
+	return now, time.UnixMilli(r.ages.wall).Sub(now)
+}
 
 // Stop ends the goroutine, which was started, and returns when it has ended. The committer
 // still runs.
