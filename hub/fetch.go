@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,6 +50,11 @@ func lacks(r *pebble.Replica, err error) bool {
 func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
 	h.log.Warn("the journal does not have what this hub needs; it fetches a copy of the hub that leads", "error", why)
 	var twin others
+	watching, unwatch := context.WithCancel(ctx) // a copy may take long, and the journal is not silent meanwhile
+	var watched sync.WaitGroup
+	watched.Go(func() { at.member.Watch(watching) })
+	defer watched.Wait()
+	defer unwatch()
 	defer func() { // what is said meanwhile goes on until the seat has the copy
 		h.cluster.unfetched.Store(nil)
 		h.cluster.fetching.Store(nil)
@@ -73,6 +79,9 @@ func (h *Hub) fetch(ctx context.Context, at *seat, why error) (*seat, error) {
 			}
 			return nil, fmt.Errorf("%w; and no copy of %s can be fetched: %w. Either mend that, or move %s away and make it by hand: eventhub backup --url %s %s%s",
 				why, from.ID, err, h.cfg.Store, url, h.cfg.Store, h.cfg.from("member_token"))
+		}
+		if from.ID != "" { // one that has no room may be that hub as well as this one
+			err = fmt.Errorf("no copy of %s: %w", named(from.ID, from.URLs), err)
 		}
 		h.cluster.unfetched.Store(&err)
 		h.log.Warn("the copy cannot be fetched; it is tried again", "in", wait, "error", err)

@@ -449,7 +449,7 @@ func TestFetchSaysHowFar(t *testing.T) {
 }
 
 // TestFetchOfAStandby: where the URL of the hub that leads is that of another one, which does not lead, a member that needs a copy
-// says so, and not that the journal is silent.
+// says so, and whom it has asked, and not that the journal is silent.
 func TestFetchOfAStandby(t *testing.T) {
 	j := memory.New(memory.Options{})
 	lead, err := journal.New(j.Open()).Lead(t.Context(), journal.Position{}, "a", 1)
@@ -477,10 +477,11 @@ func TestFetchOfAStandby(t *testing.T) {
 	cfg := memberConfig(j.Open(), "b", t.TempDir())
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	b := start(t, cfg)
-	const want = "this hub needs a copy of the hub that leads, which could not be fetched yet: not_active: this hub is a standby of a"
+	want := "this hub needs a copy of the hub that leads, which could not be fetched yet: no copy of a (" + other.URL + "): not_active: this hub is a standby of a"
 	awaitReadiness(t, b, func(status int, text string) bool {
 		return status == http.StatusServiceUnavailable && strings.Contains(text, want)
 	})
+	until(t, b, "/cluster", http.StatusOK, `"position":0,"last":3,"behind_entries":3,`) // who follows nothing asks all the same
 	for _, path := range []string{"/readyz?role=standby", "/lag"} {
 		if status, text := ask(t, "http://"+b.OpsAddr()+path); status != http.StatusServiceUnavailable || !strings.Contains(text, want) {
 			t.Errorf("GET %s: %d %s; want %q", path, status, text, want)

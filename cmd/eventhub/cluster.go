@@ -135,8 +135,11 @@ func (c *cluster) print(w io.Writer, color bool) error {
 		asked += fmt.Sprintf(", behind for %s", output.Span(time.Duration(m.BehindMS)*time.Millisecond))
 	}
 	leads := "nobody yet"
-	if m.Active != "" {
+	switch {
+	case m.Active != "":
 		leads = fmt.Sprintf("%s, epoch %d", output.Safe(m.Active), m.Epoch)
+	case m.Last > 0: // of a member that needs a copy
+		leads = "not known to this hub yet"
 	}
 	var b strings.Builder
 	_ = output.Fields(&b, color, []output.Field{ // a builder takes all

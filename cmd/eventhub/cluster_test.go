@@ -47,6 +47,11 @@ hub4    released       7      98  1 min ago  -
 	if err := c.print(&b, false); err != nil || !strings.Contains(b.String(), "Leads:    nobody yet\n") || !strings.Contains(b.String(), "sync, 5 B without a limit\n") {
 		t.Errorf("printed\n%s, %v", b.String(), err)
 	}
+	c = askFakeCluster(t, `{"member":{"id":"hub1","role":"standby","last":7},"journal":{"durability":"sync","used_bytes":5,"most_bytes":0},"members":[]}`)
+	b.Reset()
+	if err := c.print(&b, false); err != nil || !strings.Contains(b.String(), "Leads:    not known to this hub yet\n") {
+		t.Errorf("printed\n%s, %v", b.String(), err)
+	}
 }
 
 // TestClusterStatusWhereItIsFull: a journal that is full is told from one that does not answer.

@@ -24,7 +24,7 @@
 // # Who calls it
 //
 // The hub, in this order: Lead, which follows; then Hold, beside the store that writes through the
-// leader. Status and Active may be called at any time.
+// leader, or Watch, where Lead says that the journal does not have what the replica needs. Status and Active may be called at any time.
 package member
 
 import (
@@ -268,6 +268,25 @@ func (m *Member) Lead(ctx context.Context) (*journal.Leader, error) {
 		m.mu.Lock()
 		m.grown = time.Now()
 		m.mu.Unlock()
+	}
+}
+
+// Watch asks how the journal is until ctx ends, for a member that does not follow because it needs a copy. So Status says
+// whether the journal answers, where it ends, and how full it is.
+func (m *Member) Watch(ctx context.Context) {
+	every := m.opts.Lease / Looks
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		_, _ = m.look(ctx, every, 0) // it does not lead
+		asking, cancel := context.WithTimeout(ctx, every)
+		_ = m.askLimits(asking) // the next time, then
+		cancel()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
 	}
 }
 

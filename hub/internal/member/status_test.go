@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -35,6 +36,42 @@ func TestCaughtUp(t *testing.T) {
 		}
 		a.kill()
 		b.kill()
+	})
+}
+
+// TestWatch: a member that does not follow, because it needs a copy, asks how the journal is: one that answers is not
+// silent for it, however long that takes.
+func TestWatch(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{Most: 1 << 30})
+		a := start(t, j, "a")
+		settle(lease)
+		a.publish("one")
+		mustTrim(t, j, 1)
+		handle := j.Open()
+		b := New(Options{Journal: handle, Replica: new(copied), ID: "b", Lease: lease, Layout: 1, Logger: slog.New(slog.DiscardHandler)})
+		if _, err := b.Lead(t.Context()); !errors.Is(err, journal.ErrTrimmed) {
+			t.Fatalf("a member without what was trimmed: %v; want %v", err, journal.ErrTrimmed)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			b.Watch(ctx)
+		}()
+		settle(10 * lease)
+		if s := b.Status(); s.Silent > 0 || s.Last < 2 || s.Behind < 9*lease || s.CaughtUp || s.Limits.Most == 0 {
+			t.Errorf("a member that waits for a copy says %+v", s)
+		}
+		handle.Cut(true)
+		settle(3 * lease)
+		if s := b.Status(); s.Silent < 2*lease {
+			t.Errorf("silent for %s; want %s", s.Silent, 3*lease)
+		}
+		stop()
+		<-ended
+		_ = handle.Close()
+		a.kill()
 	})
 }
 
