@@ -8,6 +8,7 @@ import (
 	"eventhub/hub/internal/member"
 	"eventhub/internal/measure"
 	"eventhub/ops"
+	"eventhub/store/pebble"
 )
 
 // mostBehind is for how long a standby may not have had everything, to be one that can take over.
@@ -35,6 +36,8 @@ func (h *Hub) measureCluster() *measure.Cluster {
 	}
 	if m.Leads {
 		m.Failovers = 1 // the process ends with the lead
+	} else {
+		m.StoreBytes, m.FreeBytes, m.NeededBytes = measureCopy(at.replica)
 	}
 	select {
 	case <-c.led:
@@ -48,6 +51,20 @@ func (h *Hub) measureCluster() *measure.Cluster {
 		m.Last = max(m.Last, m.Position)
 	}
 	return m
+}
+
+// measureCopy returns how large the copy of a standby is, how much its disk has free, and how much a hub needs that leads; zeros
+// where that is not known, as while a copy is replaced.
+func measureCopy(r *pebble.Replica) (size, free, needed uint64) {
+	size, err := r.Size()
+	if err != nil {
+		return 0, 0, 0
+	}
+	room, err := r.Space()
+	if err != nil || room.Total == 0 {
+		return 0, 0, 0
+	}
+	return size, room.Free, room.Least()
 }
 
 // standbyChecks say whether a hub is a standby that can take over; nil where it shares no journal.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,11 @@ func TestMembersAreSeen(t *testing.T) {
 		for _, line := range want {
 			if !strings.Contains(body, "\neventhub_"+line+"\n") {
 				t.Errorf("%s does not expose %s", h.OpsAddr(), line)
+			}
+		}
+		for _, name := range []string{"free", "needed", "size"} { // the disk of a standby fills too
+			if !regexp.MustCompile(`(?m)^eventhub_store_` + name + `_bytes [1-9]`).MatchString(body) {
+				t.Errorf("%s does not say what is %s of its store", h.OpsAddr(), name)
 			}
 		}
 		if h == first && strings.Contains(body, "\neventhub_journal_append_seconds_count 0\n") {

@@ -71,6 +71,13 @@ func TestClusterMetrics(t *testing.T) {
 	if v, ok := got["eventhub_member_active"]; v != 0 || !ok || got["eventhub_journal_behind_entries"] != 3 || got["eventhub_journal_append_seconds_count"] != 2 {
 		t.Errorf("a standby exposes %v", got)
 	}
+	if v, ok := got["eventhub_store_free_bytes"]; ok {
+		t.Errorf("a standby whose disk is not known has %v free", v)
+	}
+	f.cluster.StoreBytes, f.cluster.FreeBytes, f.cluster.NeededBytes = 7, 8, 9
+	if got := scrape(t, h); got["eventhub_store_size_bytes"] != 7 || got["eventhub_store_free_bytes"] != 8 || got["eventhub_store_needed_bytes"] != 9 {
+		t.Errorf("of its disk a standby exposes %v", got)
+	}
 	if len(f.asked) > 0 {
 		t.Errorf("rooms that are closed were asked: %v", f.asked)
 	}

@@ -140,7 +140,7 @@ func newCollector(o *Ops) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, descs := range [][]*prometheus.Desc{
-		descsOf(topicSeries), descsOf(groupSeries), descsOf(engineSeries), descsOf(hubSeries), descsOf(clusterSeries),
+		descsOf(topicSeries), descsOf(groupSeries), descsOf(engineSeries), descsOf(storeSeries), descsOf(hubSeries), descsOf(clusterSeries),
 		histogramDescs(clusterHistograms), histogramDescs(groupHistograms), histogramDescs(engineHistograms),
 		{closedDesc, errorsDesc, requestsDesc, refusedDesc, staleDesc, reloadDesc, expiresDesc, limitDesc, boundDesc, limitedDesc, publishDesc, buildDesc},
 	} {
@@ -178,11 +178,15 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	if cfg.Limits != nil {
 		s.limits = cfg.Limits()
 	}
-	if cluster := cfg.Cluster(); cluster != nil {
+	cluster := cfg.Cluster()
+	if cluster != nil {
 		emit(out, clusterSeries, cluster)
 		emitHistograms(out, clusterHistograms, cluster)
 	}
 	if cfg.Closed() {
+		if cluster != nil && cluster.NeededBytes > 0 {
+			emit(out, storeSeries, &measure.Engine{StoreBytes: cluster.StoreBytes, FreeBytes: cluster.FreeBytes, NeededBytes: cluster.NeededBytes})
+		}
 		collectHub(out, &s)
 		c.collectBuild(out)
 		return
@@ -218,6 +222,7 @@ func (c *collector) collectEngine(out chan<- prometheus.Metric, engine *measure.
 		emitHistograms(out, groupHistograms, &times[i], times[i].Topic, times[i].Group.Group)
 	}
 	emit(out, engineSeries, engine)
+	emit(out, storeSeries, engine)
 	for code, n := range engine.PublishRefused {
 		out <- prometheus.MustNewConstMetric(publishDesc, prometheus.CounterValue, float64(n), code)
 	}

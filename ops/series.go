@@ -123,10 +123,6 @@ var engineSeries = []series[measure.Engine]{
 			}
 			return float64(e.LastCommit.UnixMilli()) / 1000
 		}),
-	gauge("eventhub_store_free_bytes", "Free bytes of the file system that the store is on; 0 of a store in memory.", nil,
-		func(e *measure.Engine) float64 { return float64(e.FreeBytes) }),
-	gauge("eventhub_store_needed_bytes", "Bytes that have to be free there: with less, publishes are refused; 0 of a store in memory.", nil,
-		func(e *measure.Engine) float64 { return float64(e.NeededBytes) }),
 	gauge("eventhub_store_full_seconds", "How long it takes until publishes are refused for want of room, if that goes on to shrink as in the last hours; +Inf where it does not, or in the first ten minutes.", nil,
 		func(e *measure.Engine) float64 {
 			if e.FullIn < 0 {
@@ -146,6 +142,14 @@ var engineSeries = []series[measure.Engine]{
 		func(e *measure.Engine) float64 { return float64(e.ProducersUsed) }),
 	gauge("eventhub_maintenance", "1 while the hub removes by itself what settings do not keep, 0 with --maintenance=off.", nil,
 		func(e *measure.Engine) float64 { return oneIf(!e.NoMaintenance) }),
+}
+
+// storeSeries are those of the engine that a standby has too: its disk fills as well, and ends it.
+var storeSeries = []series[measure.Engine]{
+	gauge("eventhub_store_free_bytes", "Free bytes of the file system that the store is on; 0 of a store in memory.", nil,
+		func(e *measure.Engine) float64 { return float64(e.FreeBytes) }),
+	gauge("eventhub_store_needed_bytes", "Bytes that have to be free there: with less, publishes are refused, of a standby those that come when it leads; 0 of a store in memory.", nil,
+		func(e *measure.Engine) float64 { return float64(e.NeededBytes) }),
 	gauge("eventhub_store_size_bytes", "Size of the store: on disk, or in memory where it keeps nothing else.", nil,
 		func(e *measure.Engine) float64 { return float64(e.StoreBytes) }),
 }

@@ -282,6 +282,9 @@ type Cluster struct {
 	// Projection is what a hub that leads writes beside a journal in MongoDB; zero where it writes
 	// nothing.
 	Projection Projection
+	// StoreBytes, FreeBytes and NeededBytes are of the copy of a standby, as those of an Engine; 0 of a hub that
+	// leads, and where they are not known.
+	StoreBytes, FreeBytes, NeededBytes uint64
 }
 
 // Projection is how the documents are doing that a hub makes of its log.
