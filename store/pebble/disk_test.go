@@ -18,6 +18,7 @@ import (
 	"eventhub/internal/testsize"
 	"eventhub/store"
 
+	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
@@ -489,4 +490,59 @@ func TestSlowDisk(t *testing.T) {
 	if syncs.Load() < 2*one {
 		t.Errorf("only %d fsyncs", syncs.Load())
 	}
+}
+
+// TestCompactionLeavesRoom: a compaction that would take the last room fails before it has, because a log that can not
+// grow breaks the store. It is tried again, not at once, and succeeds where it leaves half of what is free.
+func TestCompactionLeavesRoom(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const total, enough = 4 << 30, 40 << 20
+		var free atomic.Uint64
+		var takes atomic.Bool // a table takes all
+		o := onMem(t, faultfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpCreate && isTable(op.Path) && takes.Load() {
+				free.Store(enough/2 - 1)
+			}
+			return nil
+		})))
+		free.Store(enough)
+		o.Space = func() (store.Space, error) { return store.Space{Free: free.Load(), Total: total}, nil }
+		o.tune = func(p *pdb.Options) {
+			small(p)
+			p.L0CompactionThreshold = l0Stop // what is merged is merged by Compact
+		}
+		s := mustOpen(t, o)
+		const flushes = 4 // of tables that overlap
+		for i := range flushes {
+			for _, topic := range []string{"a", "z"} {
+				id := fmt.Sprint(topic, i)
+				mustCommit(t, s, true, store.Append{Topic: topic, ID: id, Record: newRecord(topic, id, 40<<10)})
+			}
+			if err := s.db.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		compact := func() error { return s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false) }
+		takes.Store(true)
+		if err := compact(); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("a compaction that takes the last room: %v; want ENOSPC", err)
+		}
+		mustCommit(t, s, true, store.Append{Topic: "a", ID: "acked", Record: newRecord("a", "acked", 100)})
+		if err := s.db.Flush(); err != nil { // which makes room for a log
+			t.Errorf("a flush: %v", err)
+		}
+		takes.Store(false)
+		free.Store(enough)
+		began := time.Now()
+		if err := compact(); err != nil {
+			t.Errorf("one that leaves half: %v", err)
+		}
+		if took := time.Since(began); took < roomPause {
+			t.Errorf("it was tried again after %s; want %s", took, roomPause)
+		}
+		if got := readAll(t, s, "a"); len(got) != flushes+1 {
+			t.Errorf("%d events are there; want %d", len(got), flushes+1)
+		}
+		mustClose(t, s)
+	})
 }

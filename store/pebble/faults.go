@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,13 @@ type faults struct {
 	// at once, for as long as the disk is full.
 	background chan struct{}
 	pausing    atomic.Bool
+	// cramped: a compaction has ended for want of room. The next one waits.
+	cramped atomic.Bool
+	// compactions are under way, and leave so many bytes of the disk free; begins: that is to be found.
+	room        sync.Mutex
+	compactions int
+	begins      bool
+	least       uint64
 	// over has room for one token that reports a flush or a compaction that has ended.
 	over chan struct{}
 	// opening: Pebble moves what the logs hold into tables, and does not come back
@@ -47,6 +55,9 @@ const openingJob = 1
 
 // retryPause is the time from one try of a failing flush to the next.
 const retryPause = time.Second
+
+// roomPause is that to the next compaction after one that had to leave room: it may write as much again for nothing.
+const roomPause = 15 * time.Second
 
 func newFaults(o Options) *faults {
 	return &faults{log: o.Logger, fatal: o.Fatal, background: make(chan struct{}, 1), over: make(chan struct{}, 1), closing: make(chan struct{})}
@@ -76,8 +87,12 @@ func (f *faults) listener(s *seal) *pdb.EventListener {
 			f.pausing.Store(true)
 			leaveToken(f.background)
 		},
-		FlushEnd:      func(pdb.FlushInfo) { leaveToken(f.over) },
-		CompactionEnd: func(pdb.CompactionInfo) { leaveToken(f.over) },
+		FlushEnd:        func(pdb.FlushInfo) { leaveToken(f.over) },
+		CompactionBegin: func(pdb.CompactionInfo) { f.compacts(1) },
+		CompactionEnd: func(pdb.CompactionInfo) {
+			f.compacts(-1)
+			leaveToken(f.over)
+		},
 	}
 }
 
@@ -104,6 +119,26 @@ func (f *faults) pause() {
 	}
 	select {
 	case <-time.After(retryPause):
+	case <-f.closing:
+	}
+}
+
+// compacts says that a compaction begins, or has ended.
+func (f *faults) compacts(n int) {
+	f.room.Lock()
+	defer f.room.Unlock()
+	f.compactions += n
+	f.begins = f.begins || n > 0 && f.compactions == 1
+}
+
+// pauseForRoom is pause for a compaction that follows on one that had to leave room. Flushes go on
+// meanwhile, and so do deletions of whole tables.
+func (f *faults) pauseForRoom() {
+	if !f.cramped.Swap(false) {
+		return
+	}
+	select {
+	case <-time.After(roomPause):
 	case <-f.closing:
 	}
 }

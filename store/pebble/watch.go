@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"eventhub/store"
@@ -25,7 +26,9 @@ import (
 // for a commit may be waiting for room among the memtables, and would for ever.
 //
 // Tables are an exception, as a full disk is no end: Pebble writes one that failed
-// again, and its log is kept until then. They are only slowed down after a failure.
+// again, and its log is kept until then. They are only slowed down after a failure. And a compaction
+// leaves room for the logs: it may need more than there is, with what it replaces still there, and a
+// log that can not grow breaks the store.
 //
 // What Pebble writes elsewhere, as it does for a checkpoint, is of no consequence to
 // the store: there an error is an error, and no more. Only that of the fsync of a
@@ -68,6 +71,10 @@ func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
 func (w watchedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if isTable(name) {
 		w.faults.pause() // also where the store is broken, which Pebble's tries do not know
+		if w.isCompaction(name, category) {
+			w.faults.pauseForRoom()
+			w.findLeast()
+		}
 	}
 	if err := w.faults.err(); err != nil {
 		return w.instead(err, name, category)
@@ -93,8 +100,17 @@ func (w watchedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 	return w.watch(f, err, "reuse", newname, category)
 }
 
-// categoryFlush is what Pebble says of the tables that it makes of memtables.
-const categoryFlush vfs.DiskWriteCategory = "pebble-memtable-flush"
+// categoryFlush is what Pebble says of the tables that it makes of memtables, and categoryCompaction of those that it
+// makes of others.
+const (
+	categoryFlush      vfs.DiskWriteCategory = "pebble-memtable-flush"
+	categoryCompaction vfs.DiskWriteCategory = "pebble-compaction"
+)
+
+// isCompaction reports whether a file is a table of the store that a compaction makes.
+func (w watchedFS) isCompaction(name string, category vfs.DiskWriteCategory) bool {
+	return category == categoryCompaction && w.isOwn(name)
+}
 
 // isFlush reports whether a file is a table of the store that a flush makes.
 func (w watchedFS) isFlush(name string, category vfs.DiskWriteCategory) bool {
@@ -261,6 +277,9 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 	if isTable(name) {
 		f = newBufferedFile(f)
 	}
+	if w.isCompaction(name, category) {
+		f = &compactedFile{File: f, fs: w}
+	}
 	if w.isOwnLog(name) {
 		f = newLogFile(f, &w.logs.begin(name).written)
 	}
@@ -268,6 +287,59 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 		f = w.seal.watch(f, w.FS.PathBase(name))
 	}
 	return &watchedFile{File: f, name: name, faults: w.faults, vital: w.isVital(name), flush: w.isFlush(name, category)}, nil
+}
+
+const (
+	// leftForLogs is how much room a compaction leaves: that of the log of a memtable, which goes when the memtable
+	// is flushed. Where less than twice that is free when it begins it leaves half, for it may be one that gives room back.
+	leftForLogs = memTableBytes
+	// lookEach is after how many bytes a compaction looks whether that is so.
+	lookEach = 1 << 20
+)
+
+// findLeast finds how much room the compaction leaves that makes its first table now.
+func (w watchedFS) findLeast() {
+	space, err := w.space()
+	f := w.faults
+	f.room.Lock()
+	defer f.room.Unlock()
+	if !f.begins { // others have taken their part of what was free
+		return
+	}
+	f.begins, f.least = false, 0
+	if err == nil && space.Total > 0 {
+		f.least = min(leftForLogs, space.Free/2)
+	}
+}
+
+// leavesRoom returns why a compaction has to end, with ENOSPC, or nil.
+func (w watchedFS) leavesRoom() error {
+	space, err := w.space()
+	f := w.faults
+	f.room.Lock()
+	defer f.room.Unlock()
+	if err != nil || space.Total == 0 || space.Free >= f.least {
+		return nil
+	}
+	f.cramped.Store(true)
+	return fmt.Errorf("a compaction leaves the last %d MiB to the logs: %w", f.least>>20, syscall.ENOSPC)
+}
+
+// compactedFile is a table that a compaction makes.
+type compactedFile struct {
+	vfs.File
+	fs   watchedFS
+	next int // bytes until it looks
+}
+
+func (f *compactedFile) Write(p []byte) (int, error) {
+	if f.next -= len(p); f.next < 0 {
+		f.next = lookEach
+		if err := f.fs.leavesRoom(); err != nil {
+			return 0, err
+		}
+	}
+	return f.File.Write(p)
 }
 
 // limitedFile lets the first bytes of a file be read, in order.
