@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -200,5 +201,37 @@ func TestHistoryWithoutIndex(t *testing.T) {
 		}
 		_, err := r.bus.KeyHistory(bg, admin.KeyHistoryQuery{Topic: "t", Key: "k1", Limit: 1})
 		wantCode(t, err, eventhub.CodeUnsupportedOp)
+	})
+}
+
+// TestSnapshotsOfAClockAhead: a snapshot is later than what it has, and than the one before it, also after a takeover from a hub
+// whose clock was ahead.
+func TestSnapshotsOfAClockAhead(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var set atomic.Int64
+		set.Store(int64(time.Hour))
+		r.stop()
+		r.start(Options{clock: func() time.Time { return time.Now().Add(time.Duration(set.Load())) }})
+		r.setSnapshot(admin.Snapshot{})
+		r.keyedEvent(1)
+		time.Sleep(31 * time.Second)
+		set.Store(0)
+		r.keyedEvent(2)
+		time.Sleep(31 * time.Second)
+		rows, markers := r.snapshotTopic()
+		if len(markers) < 2 {
+			t.Fatalf("the markers are %+v", markers)
+		}
+		last := markers[len(markers)-1]
+		for _, m := range markers {
+			if m.TS > last.TS {
+				t.Errorf("the last snapshot is of %d, and one before it of %d", last.TS, m.TS)
+			}
+		}
+		for _, row := range rows {
+			if row.TS > last.TS {
+				t.Errorf("the last snapshot is of %d, and has an event of %d", last.TS, row.TS)
+			}
+		}
 	})
 }

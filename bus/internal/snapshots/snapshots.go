@@ -428,7 +428,10 @@ func (r *Runtime) pass(ctx context.Context, topic string) (again time.Duration, 
 		r.mu.Unlock()
 		return max(wait, 0), nil
 	}
-	w := &writing{runtime: r, topic: topic, policy: policy, info: info, of: of, ended: make(chan struct{})}
+	w := &writing{runtime: r, topic: topic, policy: policy, info: info, of: of, least: info.LastTime, ended: make(chan struct{})}
+	if newest := e.newest(); newest != nil {
+		w.least = max(w.least, newest.TS)
+	}
 	e.writing, e.soon = w, false
 	r.mu.Unlock()
 	err = w.run(ctx)

@@ -40,6 +40,9 @@ type writing struct {
 	topic    string
 	policy   *admin.Snapshot
 	info, of store.TopicInfo // as they were before
+	// least is the time of the last event, or of the snapshot before: they may have that of a clock that was ahead, and the
+	// snapshot is not older.
+	least    int64
 	log      *topiclog.Log
 	erasures uint64
 	isVoid   bool          // it is to end; guarded by Runtime.mu
@@ -66,7 +69,7 @@ func (w *writing) run(ctx context.Context) error {
 	defer w.runtime.opts.Logs.Leave(w.log)
 	w.erasures = w.log.Erasures()
 	w.began, w.commits = time.Now(), w.runtime.opts.Commits()
-	w.marker = Marker{Snapshot: eventid.New(), TS: w.runtime.opts.Wall().UnixMilli(), First: w.of.Head + 1}
+	w.marker = Marker{Snapshot: eventid.New(), TS: max(w.runtime.opts.Wall().UnixMilli(), w.least), First: w.of.Head + 1}
 	err := w.state(ctx)
 	switch {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrGone):
