@@ -254,7 +254,7 @@ func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.Patter
 			}
 			g.patterns[text] = have
 		} else {
-			if err := g.fits(p, o); err != nil && !o.NoCreate {
+			if err := g.fits(p, o); err != nil {
 				return nil, err
 			}
 			gp := groupPattern{pattern: p, settings: set, raw: raw, limits: limitsOf(o.Allowed)}
@@ -275,6 +275,9 @@ func (t *patternTable) enter(g *patternedGroup, s *subscription) ([]store.Patter
 // topics to come: of these topics one of the two would not get what it asked for, and nobody would hear of it.
 // patternTable.mu is held.
 func (g *patternedGroup) fits(p eventhub.Pattern, o *eventhub.GroupOptions) error {
+	if o.NoCreate || o.Filter == nil && o.Ordering == "" {
+		return nil // an option that is left out never mismatches
+	}
 	for _, text := range slices.Sorted(maps.Keys(g.patterns)) {
 		other := g.patterns[text]
 		filter := o.Filter != nil && !o.Filter.Equal(other.settings.Filter)

@@ -153,6 +153,22 @@ func TestTailAtTheLatestContinues(t *testing.T) {
 	})
 }
 
+// reopened opens a tail that knows something, and ends it: what is known then, and the offsets that came.
+func (r *rig) reopened(o eventhub.TailOptions) (next string, got []uint64) {
+	r.t.Helper()
+	in := &knower{inbox: &inbox{Room: -1}}
+	sub, err := r.tails.Open(context.Background(), o, in)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	synctest.Wait()
+	sub.Drop(0)
+	for _, d := range in.Take() {
+		got = append(got, d.Offset)
+	}
+	return in.known[0], got
+}
+
 // TestTailOfAClockAhead: a tail that began at a hub whose clock was ahead, and goes on at one whose clock is
 // right, as after a takeover, has what was published in between, and nothing from before.
 func TestTailOfAClockAhead(t *testing.T) {
@@ -160,18 +176,8 @@ func TestTailOfAClockAhead(t *testing.T) {
 		o := tailOpts("s.*")
 		again := func(known string) (next string, got []uint64) {
 			t.Helper()
-			in := &knower{inbox: &inbox{Room: -1}}
 			o.Known = known
-			sub, err := r.tails.Open(context.Background(), o, in)
-			if err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			sub.Drop(0)
-			for _, d := range in.Take() {
-				got = append(got, d.Offset)
-			}
-			return in.known[0], got
+			return r.reopened(o)
 		}
 		r.publish("s.a", 1, 2)
 		time.Sleep(time.Hour)
@@ -206,18 +212,8 @@ func TestTailByTimeOfAClockAhead(t *testing.T) {
 		o := tailOpts("s.*")
 		again := func(known string) (next string, got []uint64) {
 			t.Helper()
-			in := &knower{inbox: &inbox{Room: -1}}
 			o.Known = known
-			sub, err := r.tails.Open(context.Background(), o, in)
-			if err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			sub.Drop(0)
-			for _, d := range in.Take() {
-				got = append(got, d.Offset)
-			}
-			return in.known[0], got
+			return r.reopened(o)
 		}
 		r.publish("s.a", 1, 2)
 		time.Sleep(time.Hour)
