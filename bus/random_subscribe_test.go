@@ -194,8 +194,24 @@ func (w *world) conflicts(m *modelMember, p eventhub.Pattern) bool {
 	return false
 }
 
-// topicsToCome are topics of each kind that worldPatterns may match.
-var topicsToCome = []string{"a", "c", "x", "a.x", "c.x", "a.c", "a.c.x", "c.c.c", "a.dlq", "c.dlq", "x.dlq", "c.x.dlq", "a.c.dlq", "c.c.dlq"}
+// topicsToCome are the topics of up to three segments of those that worldPatterns name, and of another one.
+var topicsToCome = func() (topics []string) {
+	starts := []string{""}
+	for range 3 {
+		var longer []string
+		for _, start := range starts {
+			for _, segment := range []string{"a", "c", "x", "dlq"} {
+				longer = append(longer, start+segment)
+			}
+		}
+		topics = append(topics, longer...)
+		starts = starts[:0]
+		for _, topic := range longer {
+			starts = append(starts, topic+".")
+		}
+	}
+	return topics
+}()
 
 // inherited returns the pattern whose settings a group has that is created in its
 // topic: the first one, in byte order. nil: it has none that brings it there.

@@ -69,6 +69,11 @@ func TestVerdictsByHand(t *testing.T) {
 			t.Errorf("offset %d was delivered %d times; want %d", offset, seen[offset], want)
 		}
 	}
+	// Consume does not wait for the dead letter, which the hub publishes after it has taken the NACK.
+	came := errors.New("the dead letter came")
+	if err := c.Follow(bounded(t), tailFrom("t.dlq"), func(context.Context, eventhub.Delivery) error { return came }); !errors.Is(err, came) {
+		t.Fatal(err)
+	}
 	letters, err := client.NewAdmin("http://" + h.HTTPAddr())
 	if err != nil {
 		t.Fatal(err)
