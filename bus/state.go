@@ -15,7 +15,7 @@ func (b *Bus) State(ctx context.Context, q admin.StateQuery) (admin.StatePage, e
 	}
 	switch now := b.clock.Wall().UnixMilli(); {
 	case q.AtTS > now:
-		return bad("at is the time %d, which is in the future: it is %d now", q.AtTS, now)
+		return bad("at is the time %s, which is in the future: it is %s now", clockTime(q.AtTS), clockTime(now))
 	case q.Wait < 0 || q.Wait > admin.MaxStateWait:
 		return bad("the wait for min_offset is %s; up to %s is allowed", q.Wait, admin.MaxStateWait)
 	case q.MinOffset > eventhub.MaxOffset:
@@ -47,7 +47,7 @@ func (b *Bus) StateDiff(ctx context.Context, q admin.StateDiffQuery) (admin.Stat
 		admin.Moment
 	}{{"from", q.From}, {"to", q.To}} {
 		if m.TS > now {
-			return admin.StateDiffPage{}, eventhub.Errorf(eventhub.CodeBadRequest, "%s is the time %d, which is in the future: it is %d now", m.name, m.TS, now)
+			return admin.StateDiffPage{}, eventhub.Errorf(eventhub.CodeBadRequest, "%s is the time %s, which is in the future: it is %s now", m.name, clockTime(m.TS), clockTime(now))
 		}
 	}
 	return b.history.StateDiff(ctx, q)
@@ -97,3 +97,6 @@ func (b *Bus) awaitOffset(ctx context.Context, topic string, offset uint64, wait
 		}
 	}
 }
+
+// clockTime writes a time, in epoch milliseconds, as people read it.
+func clockTime(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z") }
