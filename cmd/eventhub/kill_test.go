@@ -378,7 +378,12 @@ func (p *hubProcess) admin(t *testing.T) *client.Admin {
 // so it is asked.
 func awaitGroup(t *testing.T, hub *hubProcess, topic, group string, end uint64) {
 	t.Helper()
-	adm := hub.admin(t)
+	awaitCursor(t, hub.admin(t), topic, group, end)
+}
+
+// awaitCursor is awaitGroup over a connection that the test has already.
+func awaitCursor(t *testing.T, adm *client.Admin, topic, group string, end uint64) {
+	t.Helper()
 	at, moved := uint64(0), time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), watchdog)

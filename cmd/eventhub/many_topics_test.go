@@ -147,7 +147,7 @@ func awaitCursors(t *testing.T, hub *hubProcess, n int) {
 		}
 		for _, g := range groups {
 			if g.Cursor < 1 {
-				awaitGroup(t, hub, g.Topic, g.Group, 1)
+				awaitCursor(t, adm, g.Topic, g.Group, 1)
 			}
 		}
 		seen += len(groups)
