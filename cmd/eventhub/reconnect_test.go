@@ -11,7 +11,7 @@ import (
 // TestConnectedAgain: a command that has lost its hub says so, and says when it has it
 // again.
 func TestConnectedAgain(t *testing.T) {
-	first := startHub(t, "--store", "memory:")
+	first := startHub(t, "--store", "memory:", "--ws", freePort(t))
 	cmd := exec.Command(binary, "sub", "t", "--from", "earliest", "-c", "1", "--url", "ws://"+first.ws)
 	cmd.Env = cleanEnv()
 	stderr, err := cmd.StderrPipe()
