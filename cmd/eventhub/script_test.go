@@ -39,7 +39,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code": cmdCode, "hub": cmdHub, "stophub": cmdStopHub, "joined": cmdJoined, "lag": cmdLag, "hold": cmdHold, "impostor": cmdImpostor,
 			"drain": cmdDrain, "nack": cmdNack, "addresses": cmdAddresses, "held": cmdHeld, "deadletter": cmdDeadLetter,
-			"sent": cmdSent,
+			"sent": cmdSent, "terminal": cmdTerminal,
 		},
 	})
 }
