@@ -13,6 +13,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
+// leastAllocs is testing.AllocsPerRun, and the least of several: that counts what all goroutines allocate, and a store
+// flushes and merges meanwhile.
+func leastAllocs(runs int, f func()) float64 {
+	least := testing.AllocsPerRun(runs, f)
+	for range 4 {
+		least = min(least, testing.AllocsPerRun(runs, f))
+	}
+	return least
+}
+
 // TestEventsAllocateLittle: the path of the many.
 func TestEventsAllocateLittle(t *testing.T) {
 	const n = 1000
@@ -24,7 +34,7 @@ func TestEventsAllocateLittle(t *testing.T) {
 	for i := range records {
 		records[i] = made("t")
 	}
-	allocs := testing.AllocsPerRun(20, func() {
+	allocs := leastAllocs(20, func() {
 		copy(u.Appends, records)
 		if err := s.Commit(context.Background(), units, true); err != nil {
 			t.Fatal(err)
@@ -47,7 +57,7 @@ func TestSealAllocatesNothing(t *testing.T) {
 	}
 	s.seal.mu.Lock()
 	defer s.seal.mu.Unlock()
-	allocs := testing.AllocsPerRun(100, func() {
+	allocs := leastAllocs(100, func() {
 		if err := s.seal.write(false); err != nil {
 			t.Fatal(err)
 		}
