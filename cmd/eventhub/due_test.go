@@ -37,7 +37,7 @@ func TestManyDue(t *testing.T) {
 	seed := drawSeed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	dir, addr := t.TempDir(), freePort(t)
-	hub := startHub(t, "--store", dir, "--ws", addr)
+	hub := startPatientHub(t, "--store", dir, "--ws", addr)
 	empty := hub.resident(t)
 	began := time.Now()
 	m := newDueMember(began.Add(*dueLead), rng)
