@@ -17,6 +17,8 @@ import (
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/bubble"
+	"eventhub/internal/pipenet"
 )
 
 func TestPublishAndConsume(t *testing.T) {
@@ -230,35 +232,46 @@ func TestNackComesAgainWithItsReason(t *testing.T) {
 }
 
 // TestSlowHandlerIsExtended: a handler, and what waits for it, outlive the
-// lease without being delivered again. The time is the hub's own: a real one.
+// lease without being delivered again.
 func TestSlowHandlerIsExtended(t *testing.T) {
-	h := startHub(t, hub.Config{})
-	c := dial(t, h.WSAddr())
-	ctx := bounded(t)
-	if _, err := c.Publish(ctx, event("t", `1`), event("t", `2`)); err != nil {
-		t.Fatal(err)
-	}
-	opts := earliest("t", "g")
-	opts.AckTimeout = eventhub.MinAckTimeout
-	consuming, stop := context.WithCancel(ctx)
-	var attempts []int
-	err := c.Consume(consuming, opts, func(ctx context.Context, d eventhub.Delivery) error {
-		if attempts = append(attempts, d.Attempt); d.Offset == 2 {
-			stop()
-			return nil
+	bubble.Test(t, func(t *testing.T) {
+		client.EmptyPools()
+		defer client.EmptyPools()
+		network := new(pipenet.Net)
+		h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", Store: hub.MemoryStore, Listen: network.Listen})
+		if err != nil {
+			t.Fatal(err)
 		}
-		select {
-		case <-time.After(5 * eventhub.MinAckTimeout / 2):
-		case <-ctx.Done():
+		ctx := t.Context()
+		c, err := client.Dial(ctx, "ws://"+h.WSAddr(), client.WithNetDial(network.Dial))
+		if err != nil {
+			t.Fatal(err)
 		}
-		return nil
+		if _, err := c.Publish(ctx, event("t", `1`), event("t", `2`)); err != nil {
+			t.Fatal(err)
+		}
+		opts := earliest("t", "g")
+		opts.AckTimeout = eventhub.MinAckTimeout
+		consuming, stop := context.WithCancel(ctx)
+		var attempts []int
+		err = c.Consume(consuming, opts, func(ctx context.Context, d eventhub.Delivery) error {
+			if attempts = append(attempts, d.Attempt); d.Offset == 2 {
+				stop()
+				return nil
+			}
+			time.Sleep(5 * eventhub.MinAckTimeout / 2)
+			return ctx.Err()
+		})
+		if err != nil || !slices.Equal(attempts, []int{1, 1}) {
+			t.Errorf("attempts %v, %v; want each event once", attempts, err)
+		}
+		if cursor, err := h.Bus().Cursor(ctx, "t", "g"); err != nil || cursor.Offset != 2 {
+			t.Errorf("cursor %+v, %v", cursor, err)
+		}
+		if err := errors.Join(c.Close(), h.Stop(context.Background())); err != nil {
+			t.Error(err)
+		}
 	})
-	if err != nil || !slices.Equal(attempts, []int{1, 1}) {
-		t.Errorf("attempts %v, %v; want each event once", attempts, err)
-	}
-	if cursor, err := h.Bus().Cursor(ctx, "t", "g"); err != nil || cursor.Offset != 2 {
-		t.Errorf("cursor %+v, %v", cursor, err)
-	}
 }
 
 func TestTypedHelpers(t *testing.T) {
