@@ -159,7 +159,7 @@ func cmdLag(ts *testscript.TestScript, _ bool, args []string) {
 	untilGroup(ts, args[0], args[1], func(g admin.GroupInfo) bool { return g.Lag == n })
 }
 
-// cmdHeld waits until a group holds so many events back: held TOPIC GROUP N
+// cmdHeld waits until members have events of a group, and it holds so many back: held TOPIC GROUP N
 func cmdHeld(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
