@@ -383,7 +383,7 @@ func TestCurlAgentTellsTheBusiest(t *testing.T) {
 	}
 	dir := fakePS(t, "cat <<'END'\n"+table.String()+"END")
 	h := hubtest.Start(t)
-	p := start(t, []string{"PATH=" + dir + ":" + os.Getenv("PATH")}, curlAgent(t, h.HTTPURL, "9"))
+	p := start(t, []string{"PATH=" + dir + ":" + os.Getenv("PATH")}, curlAgent(t, h.HTTPURL, "3600"))
 	before := 61.
 	for _, e := range h.Events(heartbeat.Topic, heartbeat.Top) {
 		hb, err := process.ParseHeartbeat(e.Payload)
