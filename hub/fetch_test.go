@@ -23,6 +23,7 @@ import (
 	pdb "github.com/cockroachdb/pebble/v2"
 
 	"eventhub/hub"
+	"eventhub/internal/freeport"
 	"eventhub/store/journal"
 	"eventhub/store/journal/memory"
 	"eventhub/store/pebble"
@@ -67,12 +68,11 @@ func publishing(t *testing.T, h *hub.Hub, prefix string) (stop func() []string) 
 // freeAddr returns an address at which nobody listens: other hubs are told of it before there is one.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.On("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addr
 }
 
 // breaking is a proxy before a hub that breaks the first backup off, in the middle.

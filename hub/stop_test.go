@@ -20,6 +20,7 @@ import (
 
 	"eventhub"
 	"eventhub/hub"
+	"eventhub/internal/freeport"
 	"eventhub/store"
 	"eventhub/store/memory"
 	"eventhub/store/storefault"
@@ -205,12 +206,10 @@ func (l *gatedLog) lines() []string {
 // TestNotReadyIsSeen: the operations listener answers while the store is opened, and
 // until it is closed.
 func TestNotReadyIsSeen(t *testing.T) {
-	port, err := net.Listen("tcp", "127.0.0.2:0")
+	addr, err := freeport.On("127.0.0.2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := port.Addr().String()
-	port.Close()
 	look := func(when, why string) {
 		t.Helper()
 		for path, want := range map[string]string{

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	"eventhub/client"
+	"eventhub/internal/freeport"
 )
 
 // metric reads one metric without labels from /metrics.
@@ -48,19 +47,14 @@ func (p *hubProcess) resident(t *testing.T) float64 {
 }
 
 // freePort returns a port of ours for a hub that comes back under the same
-// address. It lies below those that the system gives to whoever connects: a client
-// that tries again while the hub is away could else take the port itself.
+// address.
 func freePort(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		addr := fmt.Sprint("127.0.0.1:", 20_000+rand.IntN(10_000))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			l.Close()
-			return addr
-		}
+	addr, err := freeport.On("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return addr
 }
 
 // connect is a client of the hub that comes back within moments.

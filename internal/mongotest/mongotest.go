@@ -25,6 +25,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"eventhub/internal/freeport"
 	"eventhub/internal/pgtest"
 )
 
@@ -88,9 +89,11 @@ func Own(t testing.TB) *Server {
 
 // Restart starts the server after a Kill, on the address that it had, with its data.
 func (s *Server) Restart() (err error) {
-	listen := "127.0.0.1:0"
-	if s.URI != "" {
-		listen = strings.Trim(strings.TrimPrefix(s.URI, "mongodb://"), "/")
+	listen := strings.Trim(strings.TrimPrefix(s.URI, "mongodb://"), "/")
+	if listen == "" {
+		if listen, err = freeport.On("127.0.0.1"); err != nil {
+			return err
+		}
 	}
 	log, err := os.OpenFile(filepath.Join(s.dir, "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -24,6 +24,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+
+	"eventhub/internal/freeport"
 )
 
 // patience is far above what a loaded machine needs for a start or a stop.
@@ -32,7 +34,7 @@ const patience = time.Minute
 // Server is a running server.
 type Server struct {
 	bin, dir string
-	port     int
+	port     string
 	durable  bool
 	as       *syscall.Credential // PostgreSQL refuses to run as root
 
@@ -182,19 +184,19 @@ func (s *Server) initialise() error {
 	if err != nil {
 		return fmt.Errorf("pgtest: initdb: %w\n%s", err, out)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.On("127.0.0.1")
 	if err != nil {
 		return err
 	}
-	s.port = free.Addr().(*net.TCPAddr).Port
-	return free.Close()
+	_, s.port, err = net.SplitHostPort(addr)
+	return err
 }
 
 // Run starts the server again after [Server.Kill], on the same port, and waits until it
 // answers.
 func (s *Server) Run() error {
 	settings := []string{
-		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(s.port), "unix_socket_directories=", "max_connections=100",
+		"listen_addresses=127.0.0.1", "port=" + s.port, "unix_socket_directories=", "max_connections=100",
 		"shared_buffers=64MB", "dynamic_shared_memory_type=mmap", "log_statement=none",
 	}
 	if !s.durable {
@@ -234,7 +236,7 @@ func (s *Server) Run() error {
 }
 
 func (s *Server) url(database string) string {
-	return fmt.Sprintf("postgres://test@127.0.0.1:%d/%s?sslmode=disable", s.port, database)
+	return fmt.Sprintf("postgres://test@127.0.0.1:%s/%s?sslmode=disable", s.port, database)
 }
 
 // Database makes a database, and returns its URL. It is there until the server is closed.

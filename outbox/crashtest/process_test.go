@@ -3,16 +3,17 @@ package crashtest
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"eventhub/internal/freeport"
 	"eventhub/internal/pgtest"
 )
 
@@ -155,13 +156,14 @@ func environment(extra ...string) (env []string) {
 // freePorts returns addresses that nobody listens at.
 func freePorts(t *testing.T, n int) (addrs []string) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for len(addrs) < n {
+		addr, err := freeport.On("127.0.0.1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
+		if !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+		}
 	}
 	return addrs
 }
