@@ -228,7 +228,7 @@ func (h *Hub) brokenBy(cause error) *eventhub.Error {
 
 // storeOptions are those of the embedded store.
 func (h *Hub) storeOptions() pebble.Options {
-	return pebble.Options{Dir: h.cfg.Store, MaxTopics: h.cfg.MaxTopics, Logger: h.log, Fatal: h.loseStore}
+	return pebble.Options{Dir: h.cfg.Store, MaxTopics: h.cfg.MaxTopics, Memory: h.cfg.memoryShares().store, Logger: h.log, Fatal: h.loseStore}
 }
 
 // endFollowing ends the following of a hub that does not lead, and waits until it is known whether it

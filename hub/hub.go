@@ -187,7 +187,9 @@ func (h *Hub) open() error {
 	if err != nil {
 		return err // the file has changed since it was checked
 	}
+	shares := h.cfg.memoryShares()
 	if h.bus, err = bus.New(bus.Options{
+		TailCacheBytes: shares.tail, QueueBytes: shares.queue,
 		Store: h.store, NoMaintenance: h.cfg.Maintenance == MaintenanceOff, CompactEvery: h.cfg.CompactEvery, Topics: topics,
 		MaxProducers: h.cfg.MaxProducers, ProducersKept: h.cfg.ProducersKept,
 		SyncEvery: h.syncEvery(), MostWait: h.cfg.MaxPublishWait, Logger: h.log, Fatal: h.loseStore, Answer: h.succeededAnswer(), NoRoom: h.journalRoom(),
@@ -196,7 +198,7 @@ func (h *Hub) open() error {
 	}
 	h.pressure.of(h.bus.Load)
 	h.audit.Open(h.bus.Note)
-	memory := budget.New(h.cfg.MaxMessageMemory << 20)
+	memory := budget.New(shares.messages)
 	h.gateway, err = ws.New(ws.Config{
 		Authenticate: h.wsAccess,
 		Refused:      h.refused(transportWS),
@@ -226,7 +228,7 @@ func (h *Hub) open() error {
 		Origins:      h.cfg.Origins,
 		Scratch:      h.scratch(),
 		Memory:       memory,
-		Answers:      budget.New(h.cfg.MaxMessageMemory << 20),
+		Answers:      budget.New(shares.messages),
 		Logger:       h.log,
 	})
 	if err != nil {

@@ -12,6 +12,32 @@ import (
 // noLimit is more than any machine has: cgroups of the first version say so where they have none.
 const noLimit = 1 << 60
 
+// memoryShares are how many bytes of memory what fills with use may take: the store, the events at the head, what waits
+// for its commit, and messages that are not complete. 0: its own default.
+type memoryShares struct{ store, tail, queue, messages int }
+
+// Of a limit the store may have a quarter, the events at the head and what waits a sixteenth each, and messages and answers
+// that are under way an eighth each. All that stays in memory when nothing is under way, which a flush doubles for a moment, is so less than
+// the hub has in use when it refuses the first connection; else it would refuse for good. From 1 GiB on they are what they are without a limit.
+const (
+	storeShare, mostStore     = 4, 256 << 20
+	waitingShare, mostWaiting = 16, 64 << 20
+	leastWaiting              = 2 << 20
+	messageShare              = 8
+)
+
+// memoryShares returns what each may take of the limit of memory.
+func (c *Config) memoryShares() memoryShares {
+	s := memoryShares{messages: c.MaxMessageMemory << 20}
+	if limit := c.MemoryLimit << 20; limit > 0 {
+		s.store = min(mostStore, limit/storeShare)
+		s.tail = min(mostWaiting, max(leastWaiting, limit/waitingShare))
+		s.queue = s.tail
+		s.messages = min(s.messages, max(LeastMessageMemory<<20, limit/messageShare))
+	}
+	return s
+}
+
 // LimitMemory has the garbage collector keep the process below a limit, and returns it in bytes, 0
 // where there is none: mib MiB, which Config has checked, or where that is 0 what GOMEMLIMIT says, or nine tenths of what the
 // cgroup of the process allows. files is the root of the file system. It is called once, before

@@ -26,6 +26,9 @@ type Options struct {
 	Now func() time.Time
 	// MaxTopics bounds the number of topics; 0 means no bound.
 	MaxTopics int
+	// Memory is how many bytes memtables and cached blocks may take together; 0 means 256 MiB. Less than 4 MiB
+	// count as 4 MiB.
+	Memory int
 	// Logger gets what Pebble says: its talk at the debug level, its errors at
 	// the error level. nil means slog.Default().
 	Logger *slog.Logger
@@ -55,6 +58,10 @@ func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Memory == 0 {
+		o.Memory = mostMemory
+	}
+	o.Memory = max(leastMemory, o.Memory)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -102,10 +109,10 @@ const formatMajorVersion = pdb.FormatValueSeparation
 // Pebble takes the memtables' memory out of the cache, so the cache has to be
 // larger than all of them, or each look-up of an id reads its filter from disk.
 const (
-	memTableBytes  = 64 << 20
-	memTableQueue  = 3 // memtables in memory before commits wait for a flush
-	blockCacheRoom = 64 << 20
-	cacheBytes     = memTableQueue*memTableBytes + blockCacheRoom
+	mostMemory     = 256 << 20 // of the cache, with the memtables
+	leastMemory    = 4 << 20
+	memTableQueue  = 3                 // memtables in memory before commits wait for a flush
+	memTableShares = memTableQueue + 1 // of the memory: what the queue leaves is for blocks
 	blockBytes     = 16 << 10
 	indexBytes     = 256 << 10
 	fileBytes      = 8 << 20 // in L0; doubled at each level below
@@ -133,9 +140,9 @@ func (o Options) pebbleOptions(w watchedFS, lock *dirLock) *pdb.Options {
 		Lock:                        lock.pebble,
 		Logger:                      pebbleLog{w.faults},
 		FormatMajorVersion:          formatMajorVersion,
-		MemTableSize:                memTableBytes,
+		MemTableSize:                uint64(o.Memory / memTableShares),
 		MemTableStopWritesThreshold: memTableQueue,
-		CacheSize:                   cacheBytes,
+		CacheSize:                   int64(o.Memory),
 		L0CompactionThreshold:       l0Compact,
 		L0StopWritesThreshold:       l0Stop,
 		LBaseMaxBytes:               baseLevelBytes,

@@ -159,6 +159,7 @@ func openDir(o Options, replicated bool) (*Store, error) {
 		segmentBytes: segmentBytes,
 		compacting:   compactionSizes,
 		indexSizes:   keyIndexSizes}
+	s.indexSizes.memory = min(s.indexSizes.memory, o.Memory/memTableShares)
 	s.commit.init(s)
 	if err = dropBackupSums(o.FS, o.Dir); err != nil {
 		return nil, s.giveUp(err)

@@ -292,7 +292,7 @@ func (w watchedFS) watch(f vfs.File, err error, op, name string, category vfs.Di
 const (
 	// leftForLogs is how much room a compaction leaves: that of the log of a memtable, which goes when the memtable
 	// is flushed. Where less than twice that is free when it begins it leaves half, for it may be one that gives room back.
-	leftForLogs = memTableBytes
+	leftForLogs = mostMemory / memTableShares
 	// lookEach is after how many bytes a compaction looks whether that is so.
 	lookEach = 1 << 20
 )
