@@ -13,10 +13,16 @@ import (
 	"eventhub/internal/transfer"
 )
 
-// exportBuffer is how much of an export is gathered before it is sent, in bytes.
-// It is all that an export holds, whatever the client does: the next event is read
-// when the connection has taken it.
+// exportBuffer is how much of an export is gathered before it is sent, in bytes: the next event
+// is read when the connection has taken it.
 const exportBuffer = 256 << 10
+
+// What an export takes of the memory for answers until it ends, for its client may take as long as it wants: what is gathered, and
+// the page of the log that it is from; one that is compressed takes the tables of the encoder besides.
+const (
+	exportMemory  = exportBuffer + exportBuffer/4 + 1<<20
+	encoderMemory = 2 << 20
+)
 
 // maxKeptBuffer keeps one huge event from staying in the pool.
 const maxKeptBuffer = 4 * exportBuffer
@@ -59,8 +65,17 @@ func (a *API) export(w http.ResponseWriter, r *http.Request, access Access) (rep
 			add = (*exporter).addCloudEvent
 		}
 	}
-	w.Header().Add("Vary", "Accept, Accept-Encoding")
 	coding := acceptedCoding(r.Header)
+	if r.Method != http.MethodHead {
+		needs := exportMemory
+		if coding != "" {
+			needs += encoderMemory
+		}
+		if err := access.page.take(needs); err != nil {
+			return reply{}, err
+		}
+	}
+	w.Header().Add("Vary", "Accept, Accept-Encoding")
 	if coding != "" {
 		w.Header().Set("Content-Encoding", coding)
 	}

@@ -167,6 +167,42 @@ func TestPagesHaveABudget(t *testing.T) {
 	})
 }
 
+// TestExportsHaveABudget: what exports hold for clients that do not take it is counted, others are refused as soon as there is no
+// memory for more, also those that are compressed and hold more, and all of it is given back.
+func TestExportsHaveABudget(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		p := &past{events: chronicle(10, `"`+strings.Repeat("x", 100_000)+`"`)}
+		api, h := mount(t, p.access())
+		memory := budget.New(2*exportMemory + encoderMemory)
+		api.cfg.Answers = memory
+		letGo := make(chan struct{})
+		var taking sync.WaitGroup
+		for range 2 {
+			w := &stuck{httptest.NewRecorder(), letGo}
+			taking.Go(func() { h.ServeHTTP(w, httptest.NewRequest("GET", "/export?topic=orders", nil)) })
+		}
+		synctest.Wait()
+		if used := memory.Used(); used != 2*exportMemory {
+			t.Errorf("%d bytes are taken by two exports", used)
+		}
+		r := httptest.NewRequest("GET", "/export?topic=orders", nil)
+		r.Header.Set("Accept-Encoding", "zstd")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != 503 || !strings.Contains(w.Body.String(), `"code":"overloaded"`) || w.Header().Get("Content-Encoding") != "" || w.Header().Get("Retry-After") == "" {
+			t.Errorf("one more, compressed: %d %.200s, %v", w.Code, w.Body, w.Header())
+		}
+		if status, body, _ := request(h, "GET", "/export?topic=orders", ""); status != 200 {
+			t.Errorf("one more: %d %.200s", status, body)
+		}
+		close(letGo)
+		taking.Wait()
+		if used := memory.Used(); used != 0 {
+			t.Errorf("%d bytes are taken in the end", used)
+		}
+	})
+}
+
 // TestStreamsAreBounded: the next one is refused, and the place of one that ends is free.
 func TestStreamsAreBounded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
