@@ -210,6 +210,7 @@ func (h *Hub) open() error {
 		Admit:   h.admit,
 		Welcome: h.pressure.stranger,
 		Busy:    h.pressure.busy,
+		Tight:   h.pressure.tight,
 		Away:    h.away,
 		AuthBy:  authBy,
 		Meter:   h.meter,

@@ -105,6 +105,9 @@ func (p *pressure) busy() bool {
 	return p.waits(waitsPercent) || p.limit > 0 && p.used() > p.limit/100*fullPercent
 }
 
+// tight reports whether new connections are refused for want of memory: those that are there have less of it then.
+func (p *pressure) tight() bool { return p.limit > 0 && p.used() > p.limit/100*fullerPercent }
+
 // connection refuses a new WebSocket or stream.
 func (p *pressure) connection() error {
 	if err := p.checkLoad(waitsPercent); err != nil {

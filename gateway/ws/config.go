@@ -83,6 +83,10 @@ type Config struct {
 	// OutboundBytes is how much may wait to be sent to one connection: beyond it
 	// deliveries wait and the connection is not read. Default 1 MiB.
 	OutboundBytes int
+	// TightBytes is instead of OutboundBytes for deliveries while Tight reports true: what clients do not take is in
+	// memory, and there is little left. Defaults 64 KiB, and it never is.
+	TightBytes int
+	Tight      func() bool
 	// MaxFrameBytes bounds a message, whole or in fragments. Default
 	// wire.MaxFrameBytes; before AUTH never more than wire.MaxUnauthFrameBytes.
 	MaxFrameBytes int
@@ -129,6 +133,7 @@ func (c Config) withDefaults() Config {
 		{&c.MaxConnections, 10_000},
 		{&c.MaxSubscriptions, 128},
 		{&c.OutboundBytes, 1 << 20},
+		{&c.TightBytes, 64 << 10},
 		{&c.MaxFrameBytes, wire.MaxFrameBytes},
 		{&c.Info.Limits.MaxPayloadBytes, eventhub.MaxPayloadBytes},
 	} {
@@ -166,6 +171,9 @@ func (c Config) withDefaults() Config {
 	if c.Away == nil {
 		c.Away = func() string { return "" }
 	}
+	if c.Tight == nil {
+		c.Tight = func() bool { return false }
+	}
 	if c.Busy == nil {
 		c.Busy = func() bool { return false }
 	}
@@ -197,6 +205,7 @@ func (c *Config) validate() error {
 		{"MaxConnections", c.MaxConnections},
 		{"MaxSubscriptions", c.MaxSubscriptions},
 		{"OutboundBytes", c.OutboundBytes},
+		{"TightBytes", c.TightBytes},
 		{"MaxFrameBytes", c.MaxFrameBytes},
 	} {
 		if n.value < 1 {
@@ -222,4 +231,12 @@ func (c *Config) validate() error {
 		errs = append(errs, fmt.Errorf("field Memory has %d bytes; a message in fragments takes %d", c.Memory.Most(), least))
 	}
 	return errors.Join(errs...)
+}
+
+// deliveryBytes is how much may wait for one connection at this moment for deliveries to be put behind it.
+func (c *Config) deliveryBytes() int {
+	if c.Tight() {
+		return min(c.TightBytes, c.OutboundBytes)
+	}
+	return c.OutboundBytes
 }

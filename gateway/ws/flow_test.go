@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,6 +114,32 @@ func testBackpressure(t *testing.T, f *fixture, most int) {
 	c.expectEvents(uint64(taken)+1, again)
 	c.conn.Close()
 	<-f.log.closed
+}
+
+// TestLittleWaitsWhereMemoryIsTight: a client that does not read holds less while there is little memory, is told of room all the same, and
+// gets as much as before when there is memory again.
+func TestLittleWaitsWhereMemoryIsTight(t *testing.T) {
+	var tight atomic.Bool
+	tight.Store(true)
+	inBubble(t, func(c *Config) { c.OutboundBytes, c.TightBytes, c.Tight = 1<<20, 20_000, tight.Load }, func(t *testing.T, f *fixture) {
+		c := f.pipe(t)
+		c.auth()
+		sub := c.subscribe(f)
+		synctest.Wait()
+		next := uint64(1)
+		for _, most := range []int{20_000, 20_000, 1 << 20, 20_000} {
+			tight.Store(most == 20_000)
+			taken := deliverUntilRefused(t, sub, next, 1000)
+			if queued := f.onlySession(t).queuedNow(); queued > most || queued < most/2-1500 {
+				t.Errorf("%d bytes are queued; want some %d", queued, most)
+			}
+			c.expectEvents(next, taken)
+			<-sub.ready
+			next += uint64(taken)
+		}
+		c.conn.Close()
+		<-f.log.closed
+	})
 }
 
 // TestOnlyMembersAreToldOfRoom: not those that have left meanwhile.

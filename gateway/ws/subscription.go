@@ -102,7 +102,7 @@ func (u *subscription) Deliver(batch []eventhub.Delivery) (taken int) {
 func (u *subscription) append(batch []eventhub.Delivery) (n int) {
 	s := u.s
 	queued := s.out.queued()
-	room := s.gw.cfg.OutboundBytes - queued - gws.MaxHeaderSize
+	room := s.gw.cfg.deliveryBytes() - queued - gws.MaxHeaderSize
 	n = 1
 	var size int
 	if u.many {

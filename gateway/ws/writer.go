@@ -411,7 +411,7 @@ func (o *outbound) giveUp() {
 // takeStarved returns the subscriptions to notify that there is room. There is
 // when half of the buffer is free: they should not come for one event each.
 func (s *session) takeStarved() []*subscription {
-	if s.out.queued() > s.gw.cfg.OutboundBytes/2 {
+	if s.out.queued() > s.gw.cfg.deliveryBytes()/2 {
 		return nil
 	}
 	starved := s.out.starved
