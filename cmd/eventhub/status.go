@@ -28,7 +28,7 @@ const shownGroups = 20
 type state struct {
 	OK         bool   `json:"ok"`
 	URL        string `json:"url"`
-	Version    string `json:"version"`
+	Version    string `json:"version"` // like Durability empty where the hub lets no new connection in
 	Durability string `json:"durability"`
 	// Operations is what the operations listener says; nil where it does not answer, and
 	// NoOperations says why.
@@ -59,10 +59,11 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show what is up, what is wrong and what to do",
 		Long: `Shows on one screen the hub, its store, its groups and its dead letters, and of all that
-needs attention the command to type next: a hub that is not ready, a disk that fills up,
-groups that are paused, stuck or without members while they have something to do, and
-open dead letters. The exit code is 0 if all is well, 1 if something needs attention,
-and 3 if no hub can be reached. Of topics and groups it counts those that the token may see.
+needs attention the command to type next: a hub that is not ready, or lets no new connection
+in because it is overloaded, a disk that fills up, groups that are paused, stuck or without
+members while they have something to do, and open dead letters. The exit code is 0 if all is
+well, 1 if something needs attention, and 3 if no hub can be reached. Of topics and groups it
+counts those that the token may see.
 
 What it says of the store comes from the operations listener: that of --ops, and without
 one port 8082 of the host of --url.`,
@@ -98,18 +99,24 @@ one port 8082 of the host of --url.`,
 
 // status asks for all that is shown.
 func (r *reach) status(cmd *cobra.Command, settings *config.Settings) (*state, error) {
+	s := &state{Busy: []admin.GroupInfo{}, Warnings: []warning{}}
 	c, err := r.dial(cmd, client.WithoutReconnect())
-	if err != nil {
+	switch {
+	case err == nil:
+		defer c.Close()
+		info := c.Info()
+		s.Version, s.Durability = info.Version, info.Durability
+	case eventhub.ErrorCode(err) == eventhub.CodeOverloaded: // it still answers who asks over HTTP
+		s.warn("eventhub connections ls", "the hub refuses new connections: %s", hubsWord(err))
+	default:
 		return nil, err
 	}
-	defer c.Close()
+	s.URL = r.url
 	adm, err := r.admin(cmd)
 	if err != nil {
 		return nil, err
 	}
 	defer adm.Close()
-	info := c.Info()
-	s := &state{URL: r.url, Version: info.Version, Durability: info.Durability, Busy: []admin.GroupInfo{}, Warnings: []warning{}}
 	ops, err := r.opsAddr(settings)
 	if err == nil {
 		s.Operations, err = ask(cmd.Context(), r, func(ctx context.Context) (*operations, error) { return r.askOperations(ctx, ops) })
@@ -133,6 +140,15 @@ func (r *reach) status(cmd *cobra.Command, settings *config.Settings) (*state, e
 	}
 	s.OK = len(s.Warnings) == 0
 	return s, nil
+}
+
+// hubsWord is the hub's own word in an error.
+func hubsWord(err error) string {
+	var e *eventhub.Error
+	if errors.As(err, &e) {
+		return oneLine(e.Message)
+	}
+	return oneLine(err.Error())
 }
 
 // opsAddr is where the operations listener is, if only the hub was named.
@@ -262,7 +278,11 @@ func (s *state) addDeadLetters(ctx context.Context, r *reach, adm *client.Admin)
 }
 
 func (s *state) print(w io.Writer, color bool, now time.Time) error {
-	hub := fmt.Sprintf("%s, version %s, durability %s", s.URL, s.Version, s.Durability)
+	about := ""
+	if s.Version != "" {
+		about = fmt.Sprintf(", version %s, durability %s", s.Version, s.Durability)
+	}
+	hub := s.URL + about
 	store := "not known: " + s.NoOperations + "; --ops says where the operations listener is"
 	topics := output.Count(s.Topics)
 	if o := s.Operations; o != nil {
@@ -270,8 +290,7 @@ func (s *state) print(w io.Writer, color bool, now time.Time) error {
 		if !o.Ready {
 			ready = "NOT READY"
 		}
-		hub = fmt.Sprintf("%s, %s, version %s, durability %s, up %s", s.URL, ready, s.Version, s.Durability,
-			output.Span(max(0, now.Sub(time.UnixMilli(o.StartedTS)))))
+		hub = fmt.Sprintf("%s, %s%s, up %s", s.URL, ready, about, output.Span(max(0, now.Sub(time.UnixMilli(o.StartedTS)))))
 		store = o.describe(now)
 	}
 	var b strings.Builder
