@@ -253,7 +253,7 @@ func (n *notices) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (n *notices) WithGroup(string) slog.Handler { return n }
 
-// oneLine makes one line of an error that joins several.
+// oneLine makes one line of an error that joins several, in which a terminal obeys nothing: a part of it may be what somebody has sent.
 func oneLine(s string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(s, "\n", ": "), "client: ", "")
+	return output.Safe(strings.ReplaceAll(strings.ReplaceAll(s, "\n", ": "), "client: ", ""))
 }

@@ -176,6 +176,8 @@ func TestRefusedExpressions(t *testing.T) {
 		{"too much", `event.key == "a" b`, "filter.cel at 1:18: syntax error: extraneous input 'b', expecting an operator or the end"},
 		{"assignment", `event.key = "a"`, "filter.cel at 1:11: syntax error: not understood: '= '; to compare, write =="},
 		{"open string", `event.key == "a`, "filter.cel at 1:14: syntax error: not understood"},
+		{"what a terminal obeys", "\x1b[31m", `filter.cel at 1:1: syntax error: not understood: '\x1b'`},
+		{"what a terminal obeys in an open string", "event.key == \"\u009b2J\u202e", `not understood: '"\u009b2J\u202e'`},
 		{"types", `event.key > 1`, "filter.cel at 1:11: found no matching overload for '_>_' applied to '(string, int)'"},
 		{"wide characters count once", `"é😀" == event.key && foo`, "filter.cel at 1:22: undeclared"},
 		{"the event as a whole", `event == event`, "filter.cel at 1:1: event is used alone; expected is one of its members"},
