@@ -109,6 +109,13 @@ func (g *group) position() (epoch, cursor uint64) {
 	return g.state.Epoch(), g.state.Cursor()
 }
 
+// wakeAt has the group get a turn at a time of the bus's clock, unless it has ended. g.mu is held.
+func (g *group) wakeAt(at int64) {
+	if g.ended == nil {
+		g.bus.sched.ScheduleAt(g, at)
+	}
+}
+
 // Wake implements topiclog.Watcher.
 func (g *group) Wake() { g.bus.sched.Schedule(g) }
 
@@ -182,6 +189,7 @@ func (g *group) end(err error) (members []*member) {
 	}
 	g.state.End()
 	g.ended = err
+	g.bus.sched.Forget(g) // the end of a lease may be hours away, and all that it holds would stay until then
 	g.waits.End(err)
 	members, g.members = g.members, nil
 	return members

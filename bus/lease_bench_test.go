@@ -27,7 +27,7 @@ func (r *taker) Deliver(batch []eventhub.Delivery) int {
 
 func (r *taker) Ended(error) {}
 
-// BenchmarkLeases is what a million leases cost in memory, and how long another group
+// BenchmarkLeases is what a million leases cost in memory, and after them events that wait for another attempt, and how long another group
 // waits for an event at worst while they run out all at once, and, for comparison,
 // before: a few events a second would wait for a turn of theirs, or a lock.
 //
@@ -82,6 +82,8 @@ func benchmarkLeases(b *testing.B, bus *Bus) {
 		probe := newProbe(b, bus)
 		calm := probe.worst(func() bool { return g.expired() > 0 })
 		storm := probe.worst(func() bool { return g.expired() == leases })
+		waits := heapAlloc() - before
+		b.ReportMetric(float64(waits)/leases, "B/waiting")
 		b.ReportMetric(float64(calm.Microseconds())/1000, "ms-worst-before")
 		b.ReportMetric(float64(storm.Microseconds())/1000, "ms-worst-while-expiring")
 		if err := sub.Unsubscribe(context.Background()); err != nil {

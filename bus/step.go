@@ -164,5 +164,5 @@ func (g *group) letterRefused(x *groupStep, refused error, now int64) {
 // retryLater puts an event that could not be dead-lettered back for a last
 // attempt, after the longest backoff.
 func (g *group) retryLater(offset uint64, now int64) {
-	g.bus.sched.ScheduleAt(g, g.state.LetterNotMade(offset, now))
+	g.wakeAt(g.state.LetterNotMade(offset, now))
 }

@@ -105,7 +105,7 @@ func (g *group) plan(now int64) bool {
 		return false
 	}
 	if next = sooner(next, g.state.NextDeadline()); next != 0 {
-		g.bus.sched.ScheduleAt(g, next)
+		g.wakeAt(next)
 	}
 	return false
 }
@@ -294,7 +294,7 @@ func (g *group) readOne(f *fetcher, offset uint64) error {
 func (g *group) putBack(at int64) {
 	g.state.ReturnLetters(g.fetch.letters)
 	g.state.ReturnDue(g.fetch.due, at)
-	g.bus.sched.ScheduleAt(g, at)
+	g.wakeAt(at)
 }
 
 // handOut leases what was read and gives it to the members' receivers.

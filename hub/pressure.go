@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"math"
+	"runtime"
 	"runtime/metrics"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,10 @@ const (
 	waitsPercent, crowdWaitsPercent = 80, 90
 	// pressureRetry is when what was refused is worth another try.
 	pressureRetry = time.Second
+	// staleAfter is for how long what the last garbage collection found counts while something is refused, at least, and in
+	// lengths of a collection: who is refused makes no garbage, and so the runtime's next one may be two minutes away.
+	staleAfter      = 2 * time.Second
+	staleCollecting = 10
 )
 
 // pressure says how much of the memory that the hub may have is in use, and of the time that a publish may wait,
@@ -31,37 +36,62 @@ const (
 //
 // It is safe for concurrent use.
 type pressure struct {
-	limit int64        // bytes; 0: none
-	live  func() int64 // bytes that the last garbage collection found, and stacks
+	limit int64 // bytes; 0: none
+	// live returns the bytes that the last garbage collection found, and stacks, and how many collections there were.
+	live    func() (bytes int64, collections uint64)
+	collect func() // collects garbage, and returns when it has
 	// load is how much waits to be published, in percent of what may: at 100 publishes are refused. nil: nobody knows.
 	load atomic.Pointer[func() int]
 
 	looked atomic.Int64 // when, in Unix ns
 	seen   atomic.Int64 // what live was then
+
+	collections atomic.Uint64 // how many there were then
+	due         atomic.Int64  // until when what the last one found counts, in Unix ns
+	collecting  atomic.Bool
 }
 
-func newPressure(limit int64) *pressure { return &pressure{limit: limit, live: liveMemory} }
+func newPressure(limit int64) *pressure {
+	return &pressure{limit: limit, live: liveMemory, collect: runtime.GC}
+}
 
 // liveMemory asks the runtime.
-func liveMemory() int64 {
-	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+func liveMemory() (bytes int64, collections uint64) {
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
 	metrics.Read(s)
-	var sum uint64
+	var n [3]uint64
 	for i := range s {
 		if s[i].Value.Kind() == metrics.KindUint64 {
-			sum += s[i].Value.Uint64()
+			n[i] = s[i].Value.Uint64()
 		}
 	}
-	return int64(min(sum, math.MaxInt64))
+	return int64(min(n[0]+n[1], math.MaxInt64)), n[2]
 }
 
 // used returns how many bytes are live, as of a moment ago.
 func (p *pressure) used() int64 {
 	now, last := time.Now().UnixNano(), p.looked.Load()
 	if now-last >= int64(lookEvery) && p.looked.CompareAndSwap(last, now) {
-		p.seen.Store(p.live())
+		p.look(now)
 	}
 	return p.seen.Load()
+}
+
+// look notes what is live now, in Unix ns, and has garbage collected where that is too long ago for what is refused.
+func (p *pressure) look(now int64) {
+	live, collections := p.live()
+	p.seen.Store(live)
+	switch {
+	case p.collections.Swap(collections) != collections:
+		p.due.Store(max(p.due.Load(), now+int64(staleAfter)))
+	case p.limit > 0 && live > p.limit/100*fullerPercent && now >= p.due.Load() && p.collecting.CompareAndSwap(false, true):
+		go func() {
+			defer p.collecting.Store(false)
+			began := time.Now()
+			p.collect()
+			p.due.Store(time.Now().Add(max(staleAfter, staleCollecting*time.Since(began))).UnixNano())
+		}()
+	}
 }
 
 // check refuses where more than so many percent of the limit are live.
