@@ -18,7 +18,6 @@ import (
 	"eventhub/client"
 	"eventhub/hub"
 	"eventhub/internal/bubble"
-	"eventhub/internal/pipenet"
 )
 
 func TestPublishAndConsume(t *testing.T) {
@@ -237,11 +236,7 @@ func TestSlowHandlerIsExtended(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		client.EmptyPools()
 		defer client.EmptyPools()
-		network := new(pipenet.Net)
-		h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", Store: hub.MemoryStore, Listen: network.Listen})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h, network := pipedHub(t, hub.Config{})
 		ctx := t.Context()
 		c, err := client.Dial(ctx, "ws://"+h.WSAddr(), client.WithNetDial(network.Dial))
 		if err != nil {

@@ -13,7 +13,6 @@ import (
 	"eventhub/client"
 	"eventhub/hub"
 	"eventhub/internal/bubble"
-	"eventhub/internal/pipenet"
 )
 
 // TestDrainHoldsWhatComes: while a handler finishes for longer than its lease, no lease runs out: not of what waits, of what is
@@ -24,11 +23,7 @@ func TestDrainHoldsWhatComes(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			client.EmptyPools()
 			defer client.EmptyPools()
-			network := new(pipenet.Net)
-			h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", Store: hub.MemoryStore, Listen: network.Listen})
-			if err != nil {
-				t.Fatal(err)
-			}
+			h, network := pipedHub(t, hub.Config{})
 			ctx := context.Background()
 			var conns []net.Conn
 			open := func() *client.Client {

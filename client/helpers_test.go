@@ -12,6 +12,7 @@ import (
 	"eventhub"
 	"eventhub/client"
 	"eventhub/hub"
+	"eventhub/internal/pipenet"
 	"eventhub/wire"
 )
 
@@ -19,6 +20,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must come.
 const patience = 30 * time.Second
+
+// pipedHub starts a hub for a bubble, which keeps what it has in memory and listens at a network of its own. The test stops it.
+func pipedHub(t *testing.T, cfg hub.Config) (*hub.Hub, *pipenet.Net) {
+	t.Helper()
+	network := new(pipenet.Net)
+	cfg.WSAddr, cfg.HTTPAddr, cfg.OpsAddr, cfg.Store, cfg.Listen = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", hub.MemoryStore, network.Listen
+	h, err := hub.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, network
+}
 
 func startHub(tb testing.TB, cfg hub.Config) *hub.Hub {
 	tb.Helper()

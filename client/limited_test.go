@@ -15,7 +15,6 @@ import (
 	"eventhub/client"
 	"eventhub/hub"
 	"eventhub/internal/bubble"
-	"eventhub/internal/pipenet"
 )
 
 // TestTooManyConnections: where a hub has as many connections of an address, or of a principal, as
@@ -35,11 +34,7 @@ func TestTooManyConnections(t *testing.T) {
 func tooManyConnections(t *testing.T, limits string) {
 	client.EmptyPools()
 	defer client.EmptyPools()
-	network := new(pipenet.Net)
-	h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", Store: hub.MemoryStore, AuthToken: "s3cret", LimitsFile: limits, Listen: network.Listen})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h, network := pipedHub(t, hub.Config{AuthToken: "s3cret", LimitsFile: limits})
 	connect := func(ctx context.Context, opts ...client.Option) (*client.Client, error) {
 		return client.Dial(ctx, "ws://"+h.WSAddr(), append(opts, client.WithToken("s3cret"))...)
 	}

@@ -22,7 +22,6 @@ import (
 	"eventhub/client"
 	"eventhub/hub"
 	"eventhub/internal/bubble"
-	"eventhub/internal/pipenet"
 	"eventhub/internal/testsize"
 )
 
@@ -64,13 +63,10 @@ func withTokens(t *testing.T, source func(context.Context) (string, error), test
 	bubble.Test(t, func(t *testing.T) {
 		client.EmptyPools()
 		defer client.EmptyPools()
-		network := new(pipenet.Net)
 		r := &renewing{t: t}
 		logger := slog.New(slog.NewTextHandler(r, nil))
-		h, err := hub.Start(hub.Config{Logger: logger, WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", Store: hub.MemoryStore, JWTSecret: hubSecret, Listen: network.Listen})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h, network := pipedHub(t, hub.Config{Logger: logger, JWTSecret: hubSecret})
+		var err error
 		r.client, err = client.Dial(t.Context(), "ws://"+h.WSAddr(), client.WithLogger(logger),
 			client.WithNetDial(func(ctx context.Context, kind, addr string) (net.Conn, error) {
 				r.dials.Add(1)
@@ -221,11 +217,7 @@ func TestTokenIsLate(t *testing.T) {
 		}
 	})
 	bubble.Test(t, func(t *testing.T) {
-		network := new(pipenet.Net)
-		h, err := hub.Start(hub.Config{WSAddr: "127.0.0.1:1", HTTPAddr: "127.0.0.1:2", OpsAddr: "127.0.0.1:3", Store: hub.MemoryStore, JWTSecret: hubSecret, Listen: network.Listen})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h, network := pipedHub(t, hub.Config{JWTSecret: hubSecret})
 		token, err := issued(20 * time.Second)
 		if err != nil {
 			t.Fatal(err)

@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"strings"
 	"sync"
-	"unicode"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common"
@@ -18,6 +16,7 @@ import (
 	"cel.dev/cel-go/interpreter"
 
 	"eventhub"
+	"eventhub/internal/escape"
 )
 
 // Bounds of an expression.
@@ -255,7 +254,7 @@ func undeclared(message string) string {
 // long.
 func oneLine(message string) string {
 	message, _, _ = strings.Cut(message, "\n")
-	message = printable(strings.ToValidUTF8(message, "\uFFFD"))
+	message = escape.Text(strings.ToValidUTF8(message, "\uFFFD"))
 	if len(message) <= messageBytes {
 		return message
 	}
@@ -293,21 +292,4 @@ func whyNot(err error) Verdict {
 		return CostsTooMuch
 	}
 	return Fails
-}
-
-// printable escapes what is no text: a message may have any part of the expression, and is shown on terminals.
-func printable(s string) string {
-	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		quoted := strconv.QuoteRuneToASCII(r)
-		b.WriteString(quoted[1 : len(quoted)-1])
-	}
-	return b.String()
 }

@@ -8,12 +8,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"eventhub/internal/escape"
 )
 
 // MaxDepth is how deep objects and arrays may nest. Readers give up somewhere
@@ -133,11 +133,7 @@ func shown(pointer string) string {
 	if len(pointer) > mostShown {
 		pointer = strings.ToValidUTF8(pointer[:mostShown], "") + "…"
 	}
-	if strings.ContainsFunc(pointer, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		quoted := strconv.Quote(pointer)
-		return quoted[1 : len(quoted)-1]
-	}
-	return pointer
+	return escape.Text(pointer)
 }
 
 func (e *MeaningError) Unwrap() error { return e.Err }

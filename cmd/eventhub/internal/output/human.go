@@ -3,10 +3,9 @@ package output
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"eventhub/internal/escape"
 )
 
 // Count writes a number with a comma between thousands.
@@ -73,27 +72,5 @@ func Took(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 }
 
-// Safe escapes what a terminal would obey or not show: control characters,
-// characters that change the direction of text, bytes that are no UTF-8.
-func Safe(s string) string {
-	if strings.IndexFunc(s, hidden) < 0 && utf8.ValidString(s) {
-		return s
-	}
-	quoted := make([]byte, 0, len(s)+8)
-	for len(s) > 0 {
-		r, size := utf8.DecodeRuneInString(s)
-		switch {
-		case r == utf8.RuneError && size == 1:
-			quoted = fmt.Appendf(quoted, `\x%02x`, s[0])
-		case hidden(r):
-			q := strconv.QuoteRuneToASCII(r)
-			quoted = append(quoted, q[1:len(q)-1]...)
-		default:
-			quoted = append(quoted, s[:size]...)
-		}
-		s = s[size:]
-	}
-	return string(quoted)
-}
-
-func hidden(r rune) bool { return !unicode.IsPrint(r) }
+// Safe is a text as a terminal may have it, see [escape.Text].
+func Safe(s string) string { return escape.Text(s) }
