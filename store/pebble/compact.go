@@ -277,6 +277,7 @@ func (p *compactionStep) run() (err error) {
 		}
 		defer closeInto(*iter, &err)
 	}
+	p.s.openedHook()
 	switch p.stage {
 	case stageKeys:
 		return p.compactKeys()

@@ -295,6 +295,7 @@ func (r *indexRun) read(ctx context.Context) (err error) {
 			closeInto(events, &err)
 		}
 	}()
+	r.s.openedHook()
 	read, sizes := 0, &r.s.indexSizes
 	r.from = from
 	seen, held := 0, r.paused

@@ -47,6 +47,8 @@ type Options struct {
 	tune func(*pdb.Options)
 	// sweeping looks at what a step of the sweep, or of the compaction, writes.
 	sweeping func(*pdb.Batch)
+	// opened is called when a step of the sweep, of the compaction or of an index has opened its iterators.
+	opened func()
 	// reading is called while a state is read: before its moment, and after it.
 	reading func(isAfter bool)
 }

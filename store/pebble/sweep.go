@@ -94,14 +94,20 @@ func (w *sweeper) first() uint32 {
 	return w.numbers[0]
 }
 
-// next goes on to another number, and reports whether there is one.
-func (w *sweeper) next() bool {
+// next goes on to another number.
+func (w *sweeper) next() {
 	w.delayed, w.noDelayed = nil, false
 	w.from, w.kept, w.read = 0, 0, 0
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.numbers = w.numbers[1:]
-	return len(w.numbers) > 0
+}
+
+// count returns how many numbers are left. Iterators that are opened after it show all that there is under these.
+func (w *sweeper) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.numbers)
 }
 
 // Sweep implements store.Maintenance.
@@ -212,9 +218,10 @@ func (p *sweepStep) applied() {
 	p.forgetErased()
 }
 
-// sweepDeleted deletes some of one number, or all of several small ones. A number that can
-// not be read is left.
+// sweepDeleted deletes some of one number, or all of several small ones: of those that were there when it
+// began, for what later ones have may have been published since. A number that can not be read is left.
 func (p *sweepStep) sweepDeleted() (err error) {
+	shown := p.s.sweeper.count()
 	p.rest = make([]*pdb.Iterator, len(restTags))
 	iters, tags := []**pdb.Iterator{&p.delays, &p.events}, append([]byte{tagDelayedID, tagEvent}, restTags...)
 	for i := range p.rest {
@@ -226,7 +233,8 @@ func (p *sweepStep) sweepDeleted() (err error) {
 		}
 		defer closeInto(*iters[i], &err)
 	}
-	for more := true; more && p.hasRoom(); {
+	p.s.openedHook()
+	for ; shown > 0 && p.hasRoom(); shown-- {
 		id := p.s.sweeper.first()
 		done, err := p.sweepDelayed(id)
 		if done {
@@ -239,9 +247,15 @@ func (p *sweepStep) sweepDeleted() (err error) {
 		if !done {
 			return nil
 		}
-		more = p.s.sweeper.next()
+		p.s.sweeper.next()
 	}
 	return nil
+}
+
+func (s *Store) openedHook() {
+	if s.options.opened != nil {
+		s.options.opened()
+	}
 }
 
 // tagged returns an iterator over all keys that begin with a tag.

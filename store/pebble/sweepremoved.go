@@ -61,6 +61,7 @@ type removal struct {
 	id uint32
 
 	// Guarded by removals.mu.
+	added  uint64 // removals.added, when something of the topic was removed last
 	trims  []trim // with rising horizons
 	erased []erasure
 	queued bool
@@ -90,6 +91,7 @@ func (p *piece) isDue(now int64) bool {
 // removals are those of all topics.
 type removals struct {
 	mu     sync.Mutex // held for a moment
+	added  uint64     // how often something was removed
 	topics map[uint32]*removal
 	queue  []*removal // those with something that can be removed now
 	// pieces, the oldest first. One that has been deleted may still be among them. Guarded by
@@ -117,8 +119,16 @@ func (r *removals) add(id uint32, trims []trim, erased []erasure) {
 		}
 		r.topics[id] = t
 	}
-	t.trims, t.erased = append(t.trims, trims...), append(t.erased, erased...)
+	r.added++
+	t.added, t.trims, t.erased = r.added, append(t.trims, trims...), append(t.erased, erased...)
 	r.push(t)
+}
+
+// count returns how often something was removed. Iterators that are opened after it show all that was.
+func (r *removals) count() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.added
 }
 
 func (r *removals) push(t *removal) {
@@ -165,18 +175,19 @@ func (r *removals) fail(t *removal) {
 	t.gone, t.trims, t.erased = true, nil, nil
 }
 
-// pop returns what is to be swept next, with what there is of it; nil where there is nothing.
-func (r *removals) pop() (t *removal, trims []trim, erased []erasure) {
+// pop returns what is to be swept next, with what there is of it and the count as of which that is; nil where there
+// is nothing.
+func (r *removals) pop() (t *removal, trims []trim, erased []erasure, added uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.queue) > 0 {
 		t = r.queue[0]
 		r.queue = r.queue[1:]
 		if t.queued = false; !t.gone {
-			return t, slices.Clip(t.trims), slices.Clip(t.erased)
+			return t, slices.Clip(t.trims), slices.Clip(t.erased), t.added
 		}
 	}
-	return nil, nil, nil
+	return nil, nil, nil, 0
 }
 
 // put takes a topic back after a step, in which so many of its erasures and trims were done.
@@ -210,16 +221,26 @@ func (r *removals) left(now int64) store.Left {
 
 // sweepRemoved does what a step can do, of one topic or of several small ones.
 func (p *sweepStep) sweepRemoved() (err error) {
+	r := &p.s.sweeper.removals
+	shown := r.count()
 	if p.events, err = p.s.tagged(tagEvent); err != nil {
 		return err
 	}
-	defer closeInto(p.events, &err)
+	defer func() { closeInto(p.events, &err) }()
+	p.s.openedHook()
 	defer p.flushLater()
-	r := &p.s.sweeper.removals
 	for p.hasRoom() {
-		t, trims, erased := r.pop()
+		t, trims, erased, added := r.pop()
 		if t == nil {
 			return nil
+		}
+		if added > shown {
+			// What was removed since may have been published since, too. Who does not see an event takes it for gone.
+			shown = r.count()
+			if err := p.eventsAnew(); err != nil {
+				r.fail(t)
+				return err
+			}
 		}
 		doneErased, err := p.sweepErased(t, erased)
 		doneTrims := 0
@@ -234,6 +255,17 @@ func (p *sweepStep) sweepRemoved() (err error) {
 		}
 	}
 	return nil
+}
+
+// eventsAnew goes on with another iterator, which shows all that there is now.
+func (p *sweepStep) eventsAnew() error {
+	events, err := p.s.tagged(tagEvent)
+	if err != nil {
+		return err
+	}
+	closed := p.events.Close()
+	p.events = events
+	return closed
 }
 
 // sweepErased deletes erased events of a topic, and returns how many.

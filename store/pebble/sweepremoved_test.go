@@ -413,6 +413,79 @@ func TestErasedAreForgotten(t *testing.T) {
 	}
 }
 
+// TestRemovedDuringAStep: what is published and removed, or deleted with its topic, while a step of the sweep is
+// under way for something else is removed for good: nothing shows it again, and nothing of it is left.
+func TestRemovedDuringAStep(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		remove func(t *testing.T, s *Store, first, last uint64)
+		left   int // events of the topic
+	}{
+		{"erased", func(t *testing.T, s *Store, first, last uint64) {
+			mustRemove(t, s, store.TopicChange{Topic: "t", Erase: []uint64{first, last - 1}})
+		}, 3},
+		{"trimmed", func(t *testing.T, s *Store, first, last uint64) {
+			mustRemove(t, s, store.TopicChange{Topic: "t", Horizon: last})
+		}, 1},
+		{"deleted", func(t *testing.T, s *Store, first, last uint64) {
+			if err := s.DeleteTopic(context.Background(), "t"); err != nil {
+				t.Fatal(err)
+			}
+		}, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			mem, clock := vfs.NewCrashableMem(), &testClock{}
+			o := onMem(t, mem)
+			o.Now = clock.now
+			var s *Store
+			during := func() {}
+			o.opened = func() {
+				f := during
+				during = func() {}
+				f()
+			}
+			s = mustOpen(t, o)
+			fillTopic(t, s, "before", 8)
+			if test.left == 0 {
+				if err := s.DeleteTopic(context.Background(), "before"); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				mustRemove(t, s, store.TopicChange{Topic: "before", Horizon: 9, Erase: []uint64{2}})
+			}
+			fillTopic(t, s, "t", 1) // has the index made
+			const n = 4
+			during = func() {
+				for i := range n {
+					mustCommit(t, s, true, linkedEvent(t, "t", i+1))
+				}
+				test.remove(t, s, 2, n+1)
+			}
+			sweepAll(t, s)
+			clock.pass(pieceWait)
+			sweepAll(t, s)
+			clock.pass(store.IDsKept)
+			sweepAll(t, s)
+			for _, when := range []string{"at once", "after a restart"} {
+				if got := readAll(t, s, "t"); len(got) != test.left {
+					t.Errorf("%s the topic shows %d events; want %d", when, len(got), test.left)
+				}
+				if got := keysOf(t, s, tagEvent); got != test.left {
+					t.Errorf("%s %d records are there; want %d", when, got, test.left)
+				}
+				if got := keysOf(t, s, tagKey, tagEffect, tagCorrelated); got != 3*test.left {
+					t.Errorf("%s %d keys of indexes are left; want those of %d events", when, got, test.left)
+				}
+				checkIndexes(t, s)
+				mustClose(t, s)
+				s = mustOpen(t, o)
+				sweepAll(t, s)
+			}
+			mustClose(t, s)
+		})
+	}
+}
+
 // On a disk that is nearly full events can be removed, and Sweep and Shrink give their room back.
 func TestTrimOnFullDisk(t *testing.T) {
 	const room, size = 32 << 20, 100 << 10

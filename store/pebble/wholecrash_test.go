@@ -16,6 +16,7 @@ import (
 	"eventhub/store"
 	"eventhub/store/storetest"
 
+	pdb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
@@ -25,7 +26,7 @@ var wholeImages = testsize.Int("whole.images", 120, 12, "how many images TestCra
 
 // wholeRun is a topic whose events are published, again too, trimmed, compacted, erased and
 // counted, with groups and settings, all of it in the same units and some of these at the same
-// time, until an image is taken in front of one write.
+// time, and in the middle of what the store does besides, until an image is taken in front of one write.
 type wholeRun struct {
 	*testing.T
 	rng    *rand.Rand
@@ -45,12 +46,14 @@ type wholeRun struct {
 	image     *vfs.MemFS
 	imaged    []*wholeState
 	shown     uint64 // given, when the image was taken
+	isAlone   bool   // what the store does besides runs on the test's goroutine
 	met       *wholeMet
 }
 
 // wholeMet counts what the images met, to show that they met it.
 type wholeMet struct {
 	images, open, part, perhaps, late, forgotten, trims, marks, drops, refused int
+	inside                                                                     int // commits in the middle of a step
 	tables, queued, left                                                       int // of the key index
 }
 
@@ -80,7 +83,7 @@ func TestCrashImagesOfEverything(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", met)
-	if met.images >= 100 && min(met.open, met.part, met.perhaps, met.late, met.forgotten, met.trims, met.marks, met.drops, met.refused, met.tables, met.queued, met.left) == 0 {
+	if met.images >= 100 && min(met.open, met.part, met.perhaps, met.late, met.forgotten, met.trims, met.marks, met.drops, met.refused, met.tables, met.queued, met.left, met.inside) == 0 {
 		t.Error("the images did not meet all of it")
 	}
 }
@@ -88,6 +91,7 @@ func TestCrashImagesOfEverything(t *testing.T) {
 func (run *wholeRun) open() {
 	o := onMem(run, faultfs.Wrap(run.mem, errorfs.InjectorFunc(run.look)))
 	o.Now = run.clock.now
+	o.opened, o.sweeping = run.interrupt, func(*pdb.Batch) { run.interrupt() }
 	run.store = mustOpen(run, o)
 	run.store.sweepRange, run.store.segmentBytes = 2<<10, 1<<10
 	run.store.compacting, run.store.indexSizes = someCompactSizes(run.rng), someIndexSizes(run.rng)
@@ -196,6 +200,18 @@ func (run *wholeRun) reopen() {
 	run.open()
 }
 
+// interrupt commits in the middle of a step of what the store does besides: when that has opened its iterators,
+// and before it writes.
+func (run *wholeRun) interrupt() {
+	if !run.isAlone || run.rng.IntN(3) > 0 {
+		return
+	}
+	run.isAlone = false
+	run.commit()
+	run.isAlone = true
+	run.met.inside++
+}
+
 func (run *wholeRun) step() {
 	switch k := run.rng.IntN(13); {
 	case k == 12:
@@ -205,12 +221,16 @@ func (run *wholeRun) step() {
 	case k < 6:
 		run.overlap()
 	case k < 9:
+		run.isAlone = true
 		run.work()
+		run.isAlone = false
 	case k < 10:
 		run.retain()
 	default:
 		run.clock.ms += []int64{0, 1000, pieceWait.Milliseconds(), store.IDsKept.Milliseconds() / 3}[run.rng.IntN(4)]
+		run.isAlone = true
 		mustSweep(run, run.store)
+		run.isAlone = false
 	}
 }
 

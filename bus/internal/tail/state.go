@@ -88,8 +88,11 @@ func newStateful(o *eventhub.TailOptions) (*stateful, error) {
 // HasState reports whether the tail is given the state of its topic, which may come again.
 func (t *Tail) HasState() bool { return t.snap != nil }
 
-// lacks reports whether ordinary events have to wait.
-func (s *stateful) lacks() bool { return s != nil && (s.phase != following || s.stale) }
+// lacks reports whether ordinary events have to wait: the state is not there, or the receiver is to be told first
+// that something of it is there no more.
+func (s *stateful) lacks() bool {
+	return s != nil && (s.phase != following || s.stale || s.horizon > s.told)
+}
 
 // drop forgets the offsets up to one.
 func (s *stateful) drop(through uint64) {

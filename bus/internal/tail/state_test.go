@@ -2,11 +2,14 @@ package tail
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"eventhub"
+	"eventhub/internal/bubble"
+	"eventhub/store/memory"
 )
 
 // stateInbox notes what a tail with the state is given, in words.
@@ -221,6 +224,41 @@ func TestPausedStateGoesOn(t *testing.T) {
 		}
 		equal(t, "then", in.take(), []string{"state 3", "state 4", "4 at 4", "event 5"})
 	})
+}
+
+// TestRemovalBeforeLaterEvents: a reader is told of a horizon, and gets the state anew after an erasure, before it gets what
+// was published after that, also where a turn of the tail is under way.
+func TestRemovalBeforeLaterEvents(t *testing.T) {
+	for name, test := range map[string]struct {
+		horizon uint64
+		erase   []uint64
+		want    []string
+	}{
+		"a horizon":  {3, nil, []string{"horizon 3", "event 4", "event 5", "event 6"}},
+		"an erasure": {0, []uint64{2}, []string{"first 1", "state 3", "2 at 3", "event 4", "event 5", "event 6"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				r := &rig{t: t, store: &meter{Store: memory.Open(memory.Options{MaxTopics: 100})}}
+				r.start(1)
+				r.publishKeys("t", "a", "b", "c")
+				in := r.state(tailOpts("t"))
+				equal(t, "at first", in.take(), []string{"first 1", "state 2", "state 3", "3 at 3"})
+				in.setRoom(0)
+				r.publishKeys("t", "d", "e")
+				synctest.Wait()
+				strike := sync.OnceFunc(func() {
+					r.remove("t", test.horizon, test.erase...)
+					r.publishKeys("t", "f")
+				})
+				r.store.beforeRead = func(string) { strike() }
+				in.setRoom(-1)
+				in.Sub.Ready()
+				equal(t, "then", in.take(), test.want)
+				r.close()
+			})
+		})
+	}
 }
 
 // TestStateOfATailThatLeaves: a tail may leave, or be paused, between a turn's look at it and the sending

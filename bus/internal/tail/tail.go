@@ -243,7 +243,7 @@ func (t *Tail) keepUp(p *part, deliveries []eventhub.Delivery, horizon uint64, f
 	t.overtaken(p, horizon, f.marks)
 	if t.snap.lacks() {
 		t.fallBehind(p)
-		t.tails.sched.Schedule(t) // for another state
+		t.tails.sched.Schedule(t) // for another state, or the notice of a horizon
 		return
 	}
 	// Nobody else moves the place of a part that is kept up.
