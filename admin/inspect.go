@@ -296,7 +296,7 @@ type Blocked struct {
 	// Kind is "paused"; "filter" (the hub does not accept the group's any more, so nobody
 	// can subscribe); "no_members"; "members_paused" (all of them);
 	// "members_full" (they hold as many events as they may); "window" (the group
-	// has read as far ahead of its cursor as it may); or "key" (events wait for
+	// has read as far ahead of its cursor as it may, or memory is scarce); or "key" (events wait for
 	// an earlier one of their key).
 	Kind string `json:"kind"`
 	// Reason is what is wrong with the filter, of kind "filter".

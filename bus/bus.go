@@ -99,6 +99,9 @@ type Options struct {
 	// AckWindow is how many events a group may read ahead of its cursor.
 	// Default 1,000,000.
 	AckWindow uint64
+	// GroupBytes is how much memory, about, groups may have for events that are not done before those that have TightWindow
+	// of these read no more. Default 0: there is no such bound.
+	GroupBytes int
 	// EarlyBytes is how many bytes of events have to wait for a commit to be built
 	// while another, which has as many, is being synced. Default 64 KiB.
 	EarlyBytes int
@@ -137,6 +140,9 @@ type Options struct {
 	// time.Now.
 	clock func() time.Time
 }
+
+// TightWindow is how many events that are not done each group may have while all have Options.GroupBytes.
+const TightWindow = 1000
 
 func (o Options) withDefaults() (Options, error) {
 	if o.Store == nil {
@@ -201,10 +207,11 @@ type Bus struct {
 	refused      func(error) error // refuse, bound once: every publish needs it
 	epochs       atomic.Uint64     // the last one given to a new group
 
-	serials  atomic.Uint64 // of the last lease given
-	runtimes runtimes[*group]
-	patterns patternTable
-	filters  judge.Bench
+	serials    atomic.Uint64 // of the last lease given
+	groupBytes atomic.Int64  // see Options.GroupBytes
+	runtimes   runtimes[*group]
+	patterns   patternTable
+	filters    judge.Bench
 
 	mu     sync.RWMutex
 	closed bool

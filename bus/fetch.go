@@ -25,6 +25,7 @@ type fetcher struct {
 	from    uint64              // fresh events from here on, up to limit; 0: none
 	limit   int
 	want    int         // how many of them members may have room for
+	ahead   int         // how many more the group may read
 	head    uint64      // nothing was known to be above when reading began
 	horizon uint64      // of the topic, where the store was read for fresh events
 	marks   store.Marks // likewise: what the tail cache has is not compacted

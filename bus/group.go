@@ -41,6 +41,7 @@ type group struct {
 
 	mu       sync.Mutex
 	ended    error // why nothing is delivered or settled any more
+	bytes    int64 // what it has of Bus.groupBytes
 	deleted  bool  // … for good; nothing is written any more either
 	settings settings
 	settJSON json.RawMessage  // settings as stored
@@ -189,6 +190,7 @@ func (g *group) end(err error) (members []*member) {
 	}
 	g.state.End()
 	g.ended = err
+	g.weigh()
 	g.bus.sched.Forget(g) // the end of a lease may be hours away, and all that it holds would stay until then
 	g.waits.End(err)
 	members, g.members = g.members, nil

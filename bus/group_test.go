@@ -539,6 +539,47 @@ func TestAckWindow(t *testing.T) {
 	})
 }
 
+// TestTightWindow: while groups have as much memory as they may each has a window of so many events that are not done, whatever its members
+// may hold; it says so, goes on with each that is done, and with all when others have given memory back, although nothing happens to it.
+func TestTightWindow(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.start(Options{GroupBytes: 2500 * 192})
+		const all = 3 * TightWindow
+		join := func(group string) *inbox {
+			o := opts("t", group)
+			o.Start, o.MaxInFlight, o.AckTimeout = eventhub.Earliest, all, time.Hour
+			return r.subscribe(o)
+		}
+		r.publish("t", 1, all)
+		first := join("first")
+		held := first.Take()
+		equal(t, "events of the first group", len(held), all)
+		in := join("g")
+		got := in.Take()
+		equal(t, "events of another one", len(got), TightWindow)
+		equal(t, "what blocks", r.info("t", "g").BlockedBy.Kind, "window")
+		in.Ack(byLease(got[3]), byLease(got[7]))
+		equal(t, "offsets after two acks", in.TakeOffsets(), []uint64{TightWindow + 1, TightWindow + 2})
+		in.Settle(eventhub.Settlement{Verdict: eventhub.Nack, Delay: time.Hour}, byLease(got[0]))
+		equal(t, "after one that is to come again in an hour", len(in.Take()), 0)
+		time.Sleep(tightAgain)
+		equal(t, "while nothing has changed", len(in.Take()), 0)
+		for _, d := range held {
+			first.Ack(byLease(d))
+		}
+		time.Sleep(tightAgain)
+		equal(t, "events when there is memory again", len(in.Take()), all-TightWindow-2)
+		if b := r.info("t", "g").BlockedBy; b != nil {
+			t.Errorf("then it is blocked by %+v", b)
+		}
+		if err := r.bus.DeleteTopic(bg, "t"); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "bytes of groups that are gone", r.bus.groupBytes.Load(), int64(0))
+	})
+}
+
 func TestNumbersAfterARestart(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.publish("t", 1, 5)

@@ -200,7 +200,7 @@ func (g *group) blockedBy(info *admin.GroupInfo) *admin.Blocked {
 		return nil
 	case len(g.members) == 0:
 		return withoutMembers(g.outdated)
-	case g.state.Size() >= g.bus.opts.AckWindow:
+	case g.state.Size() >= g.bus.opts.AckWindow, g.readAhead() == 0 && g.state.Next() <= info.Head && g.state.Oldest() != nil:
 		return blocked("window", g.state.Oldest(), g.bus.clock.Drift())
 	case g.state.Held() > 0:
 		key, first := g.state.FirstHeld()

@@ -177,7 +177,7 @@ func (b *Bus) measureWith(ctx context.Context, letters letterCounter) (measure.E
 	}
 	e := b.counts.snapshot()
 	e.FilterFailed, e.FilterTooCostly = b.filters.Counts()
-	e.CachedBytes = b.logs.CachedBytes()
+	e.CachedBytes, e.GroupBytes = b.logs.CachedBytes(), b.groupBytes.Load()
 	_, e.QueuedBytes, _ = b.committer.Pending()
 	e.CommitWaiting = b.committer.Waiting()
 	e.Producers, e.ProducersUsed = b.producers.Count()

@@ -17,6 +17,8 @@ const (
 	keyQueueEvents = 128
 	// readAgain is the wait after the store failed a read.
 	readAgain = time.Second
+	// tightAgain is after how long a group that may not read on for want of memory looks again.
+	tightAgain = time.Second
 )
 
 // Turn does all that a group can do now. Only one runs at a time for a group.
@@ -37,6 +39,7 @@ func (g *group) Turn() {
 	g.Strained = spent
 	g.mu.Lock()
 	g.counts.Poll.Observe(float64(time.Since(began)) / float64(time.Millisecond))
+	g.weigh()
 	g.mu.Unlock()
 	g.fetch.release()
 	fetchers.Put(g.fetch)
@@ -94,6 +97,7 @@ func (g *group) plan(now int64) bool {
 	if g.ended != nil {
 		return false
 	}
+	g.weigh()
 	more := g.expire(now)
 	letters := g.planLetters()
 	next := sooner(letters, g.planDeliveries(now))
@@ -136,6 +140,7 @@ func (g *group) planDeliveries(now int64) (next int64) {
 		return 0
 	}
 	g.state.SkipAcked() // nobody waits for them
+	f.ahead = g.readAhead()
 	g.reviewSuspects(now)
 	room := 0
 	for _, m := range g.members {
@@ -146,6 +151,9 @@ func (g *group) planDeliveries(now int64) (next int64) {
 	f.due, next, short = g.state.Due(f.due, now, room)
 	room -= len(f.due)
 	again := g.planIsolated(now, room)
+	if g.isCramped() {
+		again = sooner(again, g.bus.clock.After(tightAgain))
+	}
 	if g.hasFresh() {
 		if short = short || room <= 0; room > 0 {
 			f.want = room
@@ -155,7 +163,7 @@ func (g *group) planDeliveries(now int64) (next int64) {
 			if g.isByKey() {
 				f.want = room
 			}
-			f.from, f.limit = g.state.Next(), min(room, int(g.bus.opts.AckWindow-g.state.Size()))
+			f.from, f.limit = g.state.Next(), min(room, f.ahead)
 		}
 	}
 	if f.empty() {
@@ -211,9 +219,36 @@ func (g *group) lookAround(short bool) {
 	}
 }
 
+// weigh counts what the group has in memory of events that are not done. g.mu is held.
+func (g *group) weigh() {
+	var bytes int64
+	if g.ended == nil {
+		bytes = g.state.Memory()
+	}
+	g.bus.groupBytes.Add(bytes - g.bytes)
+	g.bytes = bytes
+}
+
+// isTight reports whether groups have as much memory as they may for events that are not done.
+func (b *Bus) isTight() bool {
+	return b.opts.GroupBytes > 0 && b.groupBytes.Load() >= int64(b.opts.GroupBytes)
+}
+
 // hasFresh reports whether there is an event to be read that the window has room for.
-func (g *group) hasFresh() bool {
-	return g.state.Next() <= g.fetch.head && g.state.Size() < g.bus.opts.AckWindow
+func (g *group) hasFresh() bool { return g.state.Next() <= g.fetch.head && g.fetch.ahead > 0 }
+
+// isCramped reports whether the window would have room for an event that is there, if memory were not scarce.
+func (g *group) isCramped() bool {
+	return g.fetch.ahead == 0 && g.state.Next() <= g.fetch.head && g.state.Size() < g.bus.opts.AckWindow
+}
+
+// readAhead returns how many more events the group may read.
+func (g *group) readAhead() int {
+	ahead := int(g.bus.opts.AckWindow - min(g.state.Size(), g.bus.opts.AckWindow))
+	if left := TightWindow - g.state.NotDone(); left < ahead && g.bus.isTight() {
+		return max(left, 0)
+	}
+	return ahead
 }
 
 // isByKey reports whether the events of a key are delivered one after the other.

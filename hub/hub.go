@@ -189,7 +189,7 @@ func (h *Hub) open() error {
 	}
 	shares := h.cfg.memoryShares()
 	if h.bus, err = bus.New(bus.Options{
-		TailCacheBytes: shares.tail, QueueBytes: shares.queue,
+		TailCacheBytes: shares.tail, QueueBytes: shares.queue, GroupBytes: shares.groups,
 		Store: h.store, NoMaintenance: h.cfg.Maintenance == MaintenanceOff, CompactEvery: h.cfg.CompactEvery, Topics: topics,
 		MaxProducers: h.cfg.MaxProducers, ProducersKept: h.cfg.ProducersKept,
 		SyncEvery: h.syncEvery(), MostWait: h.cfg.MaxPublishWait, Logger: h.log, Fatal: h.loseStore, Answer: h.succeededAnswer(), NoRoom: h.journalRoom(),

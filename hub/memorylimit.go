@@ -13,17 +13,18 @@ import (
 const noLimit = 1 << 60
 
 // memoryShares are how many bytes of memory what fills with use may take: the store, the events at the head, what waits
-// for its commit, and messages that are not complete. 0: its own default.
-type memoryShares struct{ store, tail, queue, messages int }
+// for its commit, messages that are not complete, and events of groups that are not done. 0: its own default.
+type memoryShares struct{ store, tail, queue, messages, groups int }
 
-// Of a limit the store may have a quarter, the events at the head and what waits a sixteenth each, and messages and answers
-// that are under way an eighth each. All that stays in memory when nothing is under way, which a flush doubles for a moment, is so less than
-// the hub has in use when it refuses the first connection; else it would refuse for good. From 1 GiB on they are what they are without a limit.
+// Of a limit the store may have a quarter, the events at the head and what waits a sixteenth each, messages and answers
+// that are under way an eighth each, and what groups have that is not done an eighth, and a little more. All that stays in memory when nothing is under way, which a flush doubles for a moment, is so less than
+// the hub has in use when it refuses the first connection; else it would refuse for good. From 1 GiB on all but the last are what they are without a limit.
 const (
 	storeShare, mostStore     = 4, 256 << 20
 	waitingShare, mostWaiting = 16, 64 << 20
 	leastWaiting              = 2 << 20
 	messageShare              = 8
+	groupShare                = 8
 )
 
 // memoryShares returns what each may take of the limit of memory.
@@ -33,6 +34,7 @@ func (c *Config) memoryShares() memoryShares {
 		s.store = min(mostStore, limit/storeShare)
 		s.tail = min(mostWaiting, max(leastWaiting, limit/waitingShare))
 		s.queue = s.tail
+		s.groups = limit / groupShare
 		s.messages = min(s.messages, max(LeastMessageMemory<<20, limit/messageShare))
 	}
 	return s

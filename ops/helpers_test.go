@@ -308,7 +308,7 @@ func filled() *rooms {
 				Poll: hist(measure.Turns, 0, 1), Handler: hist(measure.Milliseconds, 3, 7), Latency: hist(measure.Milliseconds, 70000),
 			}},
 			CommitSeconds: hist(measure.Seconds, 0.002, 0.003), CommitEvents: hist(measure.Counts, 1, 6),
-			CommitWaiting: 1500 * time.Millisecond, QueuedBytes: 11, CachedBytes: 12, StoreBytes: 13, FullIn: 37 * time.Second, RetentionRounds: 38, AgesHeld: 39 * time.Second, Indexing: 59, Producers: 60, ProducersUsed: 61, LastCommit: time.UnixMilli(16_500), FreeBytes: 18, NeededBytes: 19, PublishRefused: map[string]uint64{"overloaded": 20}, FilterFailed: 8, FilterTooCostly: 5,
+			CommitWaiting: 1500 * time.Millisecond, QueuedBytes: 11, CachedBytes: 12, GroupBytes: 114, StoreBytes: 13, FullIn: 37 * time.Second, RetentionRounds: 38, AgesHeld: 39 * time.Second, Indexing: 59, Producers: 60, ProducersUsed: 61, LastCommit: time.UnixMilli(16_500), FreeBytes: 18, NeededBytes: 19, PublishRefused: map[string]uint64{"overloaded": 20}, FilterFailed: 8, FilterTooCostly: 5,
 		},
 		gateway: measure.Gateway{
 			Connections: 21, Opened: 24, Closed: map[int]uint64{0: 1, 1000: 2, 4000: 3}, Refused: 4,

@@ -96,6 +96,7 @@ func TestEverySeries(t *testing.T) {
 		"eventhub_commit_waiting_seconds":                                             1.5,
 		"eventhub_queued_bytes":                                                       11,
 		"eventhub_cached_bytes":                                                       12,
+		"eventhub_groups_bytes":                                                       114,
 		"eventhub_store_size_bytes":                                                   13,
 		"eventhub_ready":                                                              1,
 		"eventhub_connections":                                                        21,

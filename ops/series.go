@@ -116,6 +116,8 @@ var engineSeries = []series[measure.Engine]{
 		func(e *measure.Engine) float64 { return float64(e.QueuedBytes) }),
 	gauge("eventhub_cached_bytes", "Bytes of the records in the tail cache.", nil,
 		func(e *measure.Engine) float64 { return float64(e.CachedBytes) }),
+	gauge("eventhub_groups_bytes", "Memory, about, of events of groups that are not done: above an eighth of eventhub_memory_limit_bytes, if there is a limit, a group that has 1,000 of them reads no more.", nil,
+		func(e *measure.Engine) float64 { return float64(e.GroupBytes) }),
 	gauge("eventhub_last_commit_timestamp_seconds", "When the last commit of the store ended, in seconds since 1970; 0 before the first since the start.", nil,
 		func(e *measure.Engine) float64 {
 			if e.LastCommit.IsZero() {

@@ -135,6 +135,7 @@ func TestLittleWaitsWhereMemoryIsTight(t *testing.T) {
 			}
 			c.expectEvents(next, taken)
 			<-sub.ready
+			synctest.Wait() // until what was written last is not queued any more
 			next += uint64(taken)
 		}
 		c.conn.Close()

@@ -100,6 +100,7 @@ type Engine struct {
 	CommitWaiting time.Duration
 	QueuedBytes   int    // records that wait for the committer
 	CachedBytes   int    // records in the tail cache
+	GroupBytes    int64  // events of groups that are not done, in memory, about
 	StoreBytes    uint64 // see store.Maintenance
 	// LastCommit is when the last commit that succeeded ended, zero before the first.
 	LastCommit time.Time

@@ -157,6 +157,20 @@ func (g *Group) UnderWay() (n int) {
 	return n
 }
 
+// NotDone returns how many events that were read are not done.
+func (g *Group) NotDone() int { return g.Waiting() + g.Held() + g.UnderWay() }
+
+// What an event takes in memory that is not done, and what is kept of its last attempts: of one or two, each further one takes some 70 B.
+const (
+	notDoneBytes = 192
+	historyBytes = 256
+)
+
+// Memory returns how many bytes, about, the events take that are not done.
+func (g *Group) Memory() int64 {
+	return int64(g.NotDone())*notDoneBytes + int64(len(g.progress.history))*historyBytes
+}
+
 // IsListed reports whether an event is on the list of redriven events.
 func (g *Group) IsListed(offset uint64) bool { return g.progress.redriven[offset] != nil }
 
