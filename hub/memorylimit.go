@@ -40,6 +40,9 @@ func (c *Config) memoryShares() memoryShares {
 	return s
 }
 
+// LeastMemory is below how many MiB of memory a hub may have so little that it refuses all: an empty one has 27 of them in use.
+const LeastMemory = 64
+
 // LimitMemory has the garbage collector keep the process below a limit, and returns it in bytes, 0
 // where there is none: mib MiB, which Config has checked, or where that is 0 what GOMEMLIMIT says, or nine tenths of what the
 // cgroup of the process allows. files is the root of the file system. It is called once, before

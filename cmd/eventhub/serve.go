@@ -146,7 +146,11 @@ func reload(logger *slog.Logger, level *slog.LevelVar, started *config.Settings,
 func runHub(ctx context.Context, cfg hub.Config, work func(context.Context, *hub.Hub) error) error {
 	if limit := hub.LimitMemory(cfg.MemoryLimit, os.DirFS("/")); limit > 0 {
 		cfg.MemoryLimit = int(limit >> 20)
-		cfg.Logger.Info("the memory has a limit", "mib", cfg.MemoryLimit)
+		if cfg.MemoryLimit < hub.LeastMemory {
+			cfg.Logger.Warn("the memory has a limit below what a hub needs, which may refuse everybody", "mib", cfg.MemoryLimit, "least", hub.LeastMemory)
+		} else {
+			cfg.Logger.Info("the memory has a limit", "mib", cfg.MemoryLimit)
+		}
 	}
 	h, err := hub.Start(cfg)
 	if err != nil {
