@@ -376,7 +376,7 @@ func (k *kept) checkRemoved(info store.TopicInfo) {
 				k.t.Fatalf("the marks are %d and %d; allowed are %+v, and offset %d is there", info.Compacted, info.Tombstones, k.mayMark, offset)
 			}
 		}
-		if !e.gone || k.wasGone[i] {
+		if !e.gone || k.wasGone[i] || e.back { // what a power loss has brought back is gone when it is compacted again
 			continue
 		}
 		k.wasGone[i] = true
