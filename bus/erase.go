@@ -185,7 +185,8 @@ func (e *erasure) findLetters(ctx context.Context) error {
 }
 
 // walk takes those of the events of the key that are wanted, from an offset down. Nobody pays for
-// the index because something is erased: where the topic has none the log is read.
+// the index because something is erased: where the topic has none the log is read, and so it is where the index
+// lacks what compaction has still to remove from the log.
 func (e *erasure) walk(ctx context.Context, topic string, at uint64, into *[]uint64, wants func(store.Item) (bool, error)) error {
 	for at > 0 && !e.more {
 		item, err := e.bus.store.Latest(ctx, topic, e.query.Key, at)

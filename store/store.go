@@ -141,7 +141,8 @@ type Log interface {
 
 	// Latest returns the newest event with that key at or below offset at
 	// (0: the head), or ErrNotFound. The record belongs to the caller. ErrNotIndexed where
-	// the topic is there and its index is not ready.
+	// the topic is there and its index is not ready, or lacks what Read may still show: events
+	// that Compact is about to remove.
 	Latest(ctx context.Context, topic, key string, at uint64) (Item, error)
 
 	// State appends to batch the newest event of each key at or below one offset, in byte

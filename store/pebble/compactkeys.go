@@ -18,8 +18,21 @@ import (
 // before the scan on they are recorded, and written again too: the batch is applied under
 // the lock of the commits, so none is missing.
 //
+// Reads show what is dead until the next stage has come to it. Who looks for all events of a key reads the log
+// meanwhile (thinned).
+//
 // After this stage an event up to the mark that has a key, and is not hidden, is dead where it
 // has no entry. Entries of events that are hidden stay: the sweep takes them.
+
+// thinned returns up to which offset the key index lacks events that reads still show: those that a pass as a
+// whole has taken out of it, and not yet out of the log. 0 where there are none.
+func (s *Store) thinned(t *topic) (upTo uint64, err error) {
+	pass, _, err := s.loadCompaction(t.id)
+	if err != nil || pass.stage != stageKeys && pass.stage != stageLog {
+		return 0, err
+	}
+	return pass.target.compacted, nil
+}
 
 // recorder has the entries that commits add to a part of the key index. Store.committing
 // guards it.

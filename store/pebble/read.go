@@ -232,8 +232,15 @@ func (s *Store) latest(t *topic, key string, at uint64) (item store.Item, err er
 		return store.Item{}, err
 	}
 	from := v.again(t)
-	for valid := iter.First(); valid && keyOffset(iter.Key()) >= from; valid = iter.Next() {
+	thinned, err := s.thinned(t) // after the iterator: what a pass takes out of the index from here on, that has
+	if err != nil {
+		return store.Item{}, err
+	}
+	for valid := iter.First(); valid && keyOffset(iter.Key()) > thinned; valid = iter.Next() {
 		offset := keyOffset(iter.Key())
+		if offset < from {
+			return store.Item{}, nil
+		}
 		if v.hides(offset) {
 			continue
 		}
@@ -245,5 +252,8 @@ func (s *Store) latest(t *topic, key string, at uint64) (item store.Item, err er
 			return store.Item{Offset: offset, Record: record}, nil
 		}
 	}
-	return store.Item{}, iter.Error()
+	if err := iter.Error(); err != nil || thinned < from {
+		return store.Item{}, err
+	}
+	return store.Item{}, store.ErrNotIndexed
 }

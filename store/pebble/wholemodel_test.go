@@ -349,7 +349,7 @@ func (st *wholeState) keysDiffer(s *Store, rng *rand.Rand) string {
 					want = max(want, offset)
 				}
 			}
-			item, err := s.Latest(context.Background(), "t", key, at)
+			item, err := newestAt(s, key, at)
 			if item.Offset == want {
 				continue
 			}
