@@ -24,7 +24,7 @@ import (
 // what no segment has, and writes segments for it, except for the end of the log.
 //
 // Segments have what is below the horizon, too: of one with the horizon inside Measure reads
-// the rest. Those below it go with the records. One that has an event which is erased is
+// the rest. No two have the same event. Those below the horizon go with the records. One that has an event which is erased is
 // deleted by the commit that does so, and Measure makes it again. So is one of which the
 // compaction removes an event.
 
@@ -224,8 +224,9 @@ func (p *sweepStep) sweepSegments(id uint32, below uint64) (err error) {
 }
 
 // keepSegments writes segments that Measure has made, unless something of the topic was trimmed or
-// erased meanwhile, or something of the segment compacted, or the committer counts there itself.
-func (s *Store) keepSegments(m *measurement) error {
+// erased meanwhile, or something of the segment compacted, or the committer counts there itself, or has a segment there
+// by now, it or another Measure: no two of them have the same event.
+func (s *Store) keepSegments(m *measurement) (err error) {
 	t, made := m.topic, m.made
 	if len(made) == 0 {
 		return nil
@@ -238,12 +239,39 @@ func (s *Store) keepSegments(m *measurement) error {
 	if t.removed.Load() != m.view.after || s.faults.err() != nil || s.topics.numbered(t.id) != t {
 		return nil
 	}
+	bounds := numberBounds(tagSegment, t.id)
+	stored, err := s.db.NewIter(&bounds)
+	if err != nil {
+		return fmt.Errorf("keep segments: %w", err)
+	}
+	defer closeInto(stored, &err)
 	batch := s.db.NewBatch()
 	defer batch.Close()
 	for i := range made {
-		if g := &made[i]; (t.tally.Events == 0 || g.last < t.tally.first) && !t.voids.since(m.voids, g) {
+		g := &made[i]
+		if t.tally.Events > 0 && g.last >= t.tally.first || t.voids.since(m.voids, g) {
+			continue
+		}
+		isCounted, err := overlaps(stored, t.id, g)
+		if err != nil {
+			return err
+		}
+		if !isCounted {
 			_ = batch.Set(appendSegmentKey(nil, t.id, g.last), g.append(nil), nil) // a batch takes what fits in memory
 		}
 	}
 	return s.applyLater(batch)
+}
+
+// overlaps reports whether a stored segment of a topic has something of another one.
+func overlaps(stored *pdb.Iterator, id uint32, g *segment) (bool, error) {
+	if !stored.SeekGE(appendSegmentKey(nil, id, g.first)) {
+		return false, stored.Error()
+	}
+	value, err := stored.ValueAndErr()
+	if err != nil {
+		return false, err
+	}
+	next, err := decodeSegment(stored.Key(), value)
+	return err == nil && next.first <= g.last, err
 }

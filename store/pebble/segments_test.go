@@ -232,6 +232,57 @@ func TestMeasureBesideErase(t *testing.T) {
 	}
 }
 
+// What Measure has read is not kept where it reaches into a segment that the committer has written meanwhile, or another
+// Measure: an erasure looks for one segment that has the event.
+func TestMeasureBesideSegments(t *testing.T) {
+	for name, meanwhile := range map[string]func(t *testing.T, s *Store){
+		"of the committer": func(t *testing.T, s *Store) {
+			for n := range 20 {
+				mustCommit(t, s, true, given("t", fmt.Sprint("late", n)))
+			}
+		},
+		"of a Measure": func(t *testing.T, s *Store) { mustMeasure(t, s, "t", 43) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := vfs.NewMem()
+			s := mustOpen(t, onMem(t, mem))
+			fillTopic(t, s, "t", 47)
+			mustClose(t, s)
+			s = mustOpen(t, onMem(t, mem))
+			defer mustClose(t, s)
+			s.segmentBytes = 600
+			topic, err := s.published("t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			topic.measured.Store(name == "of the committer")
+			for n := range 8 { // the committer counts from here on
+				mustCommit(t, s, true, given("t", fmt.Sprint("more", n)))
+			}
+			m := measurement{s: s, topic: topic}
+			if done, err := m.run(1); !done || err != nil || m.made[len(m.made)-1].last < 50 {
+				t.Fatalf("%v, %v, %+v", done, err, m.made)
+			}
+			meanwhile(t, s)
+			if err := s.keepSegments(&m); err != nil {
+				t.Fatal(err)
+			}
+			var before uint64
+			scan(t, s, tagSegment, func(key, value []byte) {
+				g, err := decodeSegment(key, value)
+				if err != nil || g.first <= before {
+					t.Errorf("%v: the segment from %d to %d comes after one to %d", err, g.first, g.last, before)
+				}
+				before = g.last
+			})
+			for offset := uint64(45); offset < 56; offset++ {
+				mustRemove(t, s, store.TopicChange{Topic: "t", Erase: []uint64{offset}})
+				checkUsage(t, s, "t", rand.New(rand.NewPCG(1, offset)))
+			}
+		})
+	}
+}
+
 // What Measure has read is not kept where something of it was compacted meanwhile; the rest is.
 func TestMeasureBesideCompaction(t *testing.T) {
 	for _, sizes := range []compactSizes{
