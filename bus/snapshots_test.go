@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -231,6 +232,68 @@ func TestSnapshotsOfAClockAhead(t *testing.T) {
 		for _, row := range rows {
 			if row.TS > last.TS {
 				t.Errorf("the last snapshot is of %d, and has an event of %d", last.TS, row.TS)
+			}
+		}
+	})
+}
+
+// afterErasures is a store that notes what comes after an erasure in the same commit.
+type afterErasures struct {
+	store.Store
+	erasures int
+	late     []string // the topics of what was appended
+}
+
+func (b *afterErasures) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	erases := false
+	for _, u := range units {
+		for i := range u.Appends {
+			if erases {
+				b.late = append(b.late, u.Appends[i].Topic)
+			}
+		}
+		for i := range u.Topics {
+			if len(u.Topics[i].Erase) > 0 && u.Topics[i].Topic == "t" {
+				erases = true
+				b.erasures++
+			}
+		}
+	}
+	return b.Store.Commit(ctx, units, sync)
+}
+
+// TestErasedInTheCommitOfASnapshot: what a snapshot has read before an erasure is not written with it either, where both
+// wait for the same commit.
+func TestErasedInTheCommitOfASnapshot(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		s := &afterErasures{Store: r.store.Store}
+		r.store.Store = s
+		r.setSnapshot(admin.Snapshot{})
+		for i := range 3 {
+			r.keyedEvent(i)
+		}
+		synctest.Wait()
+		time.Sleep(31 * time.Second)
+		r.keyedEvent(1)
+		time.Sleep(2 * time.Second)
+		r.keyedEvent(2)
+		hold, erased := make(chan struct{}), make(chan admin.EraseResult, 1)
+		r.store.set(hold, nil)
+		go r.publish("other", 0, 1) // the others wait for that
+		synctest.Wait()
+		go func() { erased <- r.eraseBy("t", admin.EraseQuery{Key: "k1"}) }()
+		synctest.Wait()
+		time.Sleep(31 * time.Second) // the next snapshot is read
+		r.store.set(nil, nil)
+		close(hold)
+		equal(t, "erased", <-erased, admin.EraseResult{Topic: "t", Events: 2, Snapshots: 2, Applied: true})
+		equal(t, "what came after the erasure in its commit", []any{s.erasures, s.late}, []any{1, []string(nil)})
+		time.Sleep(31 * time.Second)
+		rows, markers := r.snapshotTopic()
+		equal(t, "the snapshots and their rows", []any{len(markers), len(rows)}, []any{1, 2})
+		for _, row := range rows {
+			if row.Key == "k1" {
+				t.Errorf("a snapshot has what was erased: %+v", row)
 			}
 		}
 	})

@@ -72,7 +72,7 @@ func (b *Bus) Trim(ctx context.Context, topic string, q admin.TrimQuery, apply b
 
 // removeEvents commits a unit that removes events of a topic.
 func (b *Bus) removeEvents(ctx context.Context, unit store.Unit) error {
-	err := b.committer.DoWithin(ctx, commit.NewWrite(unit, nil), "the events may or may not be removed")
+	err := b.committer.DoWithin(ctx, commit.NewWrite(unit, b.removing), "the events may or may not be removed")
 	switch {
 	case errors.Is(err, store.ErrGone):
 		return past.NoTopic(unit.Topics[0].Topic)
@@ -80,6 +80,16 @@ func (b *Bus) removeEvents(ctx context.Context, unit store.Unit) error {
 		return publish.UnitError(err)
 	}
 	return err
+}
+
+// removing is called when the commit is built that removes events: what is built after it is not to have what it erases.
+func (b *Bus) removing(unit *store.Unit) error {
+	for i := range unit.Topics {
+		if ch := &unit.Topics[i]; len(ch.Erase) > 0 {
+			b.logs.Erasing(ch.Topic)
+		}
+	}
+	return nil
 }
 
 // forgetsIDs reports whether the ids of removed events go with them: a topic that is bound to

@@ -230,7 +230,8 @@ type job struct {
 	writing *writing
 }
 
-// Build implements commit.Job. The commit comes after those of all erasures that were counted by now.
+// Build implements commit.Job. What erases in the same commit, and comes before, was counted when it was built; what comes after
+// removes this too, or looks for snapshots again.
 func (j *job) Build() bool {
 	r := j.writing.runtime
 	r.mu.Lock()

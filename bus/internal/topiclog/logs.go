@@ -59,6 +59,14 @@ func (ls *Logs) Forget(topic string) {
 	}
 }
 
+// Erasing says that a commit is being built that erases single events of a topic: what is built after it, for the same commit
+// too, comes after the erasure. Committed counts that again once the events are gone.
+func (ls *Logs) Erasing(topic string) {
+	if l := ls.find(topic); l != nil {
+		l.erasures.Add(1)
+	}
+}
+
 // CachedBytes returns how many bytes of records counted against the bound after the last
 // commit.
 func (ls *Logs) CachedBytes() int { return int(ls.cached.Load()) }

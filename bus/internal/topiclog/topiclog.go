@@ -66,8 +66,8 @@ func (l *Log) Topic() string { return l.topic }
 // what is gone.
 func (l *Log) Removals() uint64 { return l.removals.Load() }
 
-// Erasures returns how many commits have erased single events of the topic, which is more when it was
-// deleted. Whoever asks before reading events, and finds the number changed when a commit is built,
+// Erasures is more when a commit was built that erases single events of the topic, when it is over, and when
+// the topic was deleted. Whoever asks before reading events, and finds the number changed when a commit is built,
 // does not write what was read.
 func (l *Log) Erasures() uint64 { return l.erasures.Load() }
 
