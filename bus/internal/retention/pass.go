@@ -247,7 +247,7 @@ func (r *Runtime) pass(e *entry) (t trim, more bool, err error) {
 	t.entry = e
 	info, err := r.opts.Store.Topic(r.ctx, e.topic)
 	if errors.Is(err, store.ErrNotFound) {
-		r.Forget(e.topic)
+		r.gone(e)
 		return t, false, nil
 	}
 	if err != nil {
@@ -433,7 +433,7 @@ func (j *job) Done(err error) { j.Answer(err) }
 // refused is after a trim that the store, or the committer, has refused.
 func (r *Runtime) refused(t *trim, err error) {
 	if errors.Is(err, store.ErrGone) {
-		r.Forget(t.change.Topic) // the next event of its next life has it looked at again
+		r.gone(t.entry) // the next event of its next life has it looked at again
 		return
 	}
 	if r.ctx.Err() == nil {

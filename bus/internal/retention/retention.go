@@ -232,6 +232,21 @@ func (r *Runtime) look(topic string) {
 func (r *Runtime) Forget(topic string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.forget(topic)
+}
+
+// gone forgets the topic of an entry that was not found, or not in the life that was looked at. Where it was deleted and
+// created again meanwhile, the entry of the new one stays.
+func (r *Runtime) gone(e *entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.entries[e.topic] == e {
+		r.forget(e.topic)
+	}
+}
+
+// forget is Forget. r.mu is held.
+func (r *Runtime) forget(topic string) {
 	if e := r.entries[topic]; e != nil {
 		e.recount() // the goroutine may be at it
 	}

@@ -145,6 +145,39 @@ func TestLives(t *testing.T) {
 	})
 }
 
+// TestLivesBeside: a topic that is deleted, and created again, in the middle of a pass keeps what the next life has to be
+// looked at for.
+func TestLivesBeside(t *testing.T) {
+	for name, isGoneFirst := range map[string]bool{"before the look": true, "after the look": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.put("t", admin.Retention{Age: admin.Period(time.Hour)})
+				r.publish("t", 3, 1)
+				r.pass(time.Minute)
+				var first uint64
+				r.looks = func() func() {
+					if isGoneFirst {
+						r.deleteTopic("t")
+					}
+					return func() {
+						if !isGoneFirst {
+							r.deleteTopic("t")
+						}
+						first = r.publish("t", 2, 1)[0].Offset
+					}
+				}
+				r.pass(time.Hour)
+				r.wantKept("t", first, first+1)
+				if first != 4 {
+					t.Fatalf("the next life begins at %d; no pass has looked", first)
+				}
+				r.pass(2 * time.Hour)
+				r.wantKept("t", first+2, first+1)
+			})
+		})
+	}
+}
+
 // TestNoPolicies: where no topic has a policy nothing is looked up and nothing runs.
 func TestNoPolicies(t *testing.T) {
 	inBubble(t, func(r *rig) {

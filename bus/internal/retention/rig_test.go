@@ -64,6 +64,7 @@ type rig struct {
 	said      bytes.Buffer
 	commits   int // with trims
 	reclaimed []store.TopicChange
+	looks     func() func() // what is done before, and after, the next look at a topic
 }
 
 // counted is the store with its calls of Measure counted.
@@ -78,6 +79,16 @@ func (c counted) Measure(ctx context.Context, topic string, from uint64, until s
 		return store.Usage{}, 0, false, errors.New("no measure")
 	}
 	return c.Store.Measure(ctx, topic, from, until)
+}
+
+func (c counted) Topic(ctx context.Context, name string) (store.TopicInfo, error) {
+	looks := c.r.looks
+	if looks == nil {
+		return c.Store.Topic(ctx, name)
+	}
+	c.r.looks = nil
+	defer looks()()
+	return c.Store.Topic(ctx, name)
 }
 
 func (c counted) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
