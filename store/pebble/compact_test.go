@@ -365,6 +365,48 @@ func TestLatestInAPass(t *testing.T) {
 	}
 }
 
+// TestIDsInAPass: the id of an event is known for as long as reads show the event, however long a pass takes, and goes
+// after that.
+func TestIDsInAPass(t *testing.T) {
+	ctx := context.Background()
+	for _, whole := range []uint64{0, 1 << 40} {
+		mem, clock := vfs.NewMem(), &testClock{}
+		o := onMem(t, mem)
+		o.Now = clock.now
+		s := mustOpen(t, o)
+		s.compacting = compactSizes{step: 150, points: 2, whole: whole, entries: 4, kept: 3, bytes: 300, piece: 500, least: 1 << 20, rewrite: 3, window: 16}
+		for n := range 18 {
+			mustCommit(t, s, true, keyedEvent(fmt.Sprint("e", n), []string{"a", "b", "c"}[n%3], `"x"`))
+		}
+		mustIndex(t, s, "t")
+		mustRemove(t, s, store.TopicChange{Topic: "t", Compacted: 14})
+		for steps, done := 1, false; !done; steps++ {
+			var err error
+			if _, done, err = s.Compact(ctx, "t"); err != nil {
+				t.Fatal(err)
+			}
+			clock.pass(store.IDsKept)
+			sweepAll(t, s)
+			for _, item := range readAll(t, s, "t") {
+				if offset, err := s.Find(ctx, "t", string(item.Record.ID())); err != nil || offset != item.Offset {
+					t.Errorf("whole from %d, after %d steps: id %s is at %d, %v; want %d", whole, steps, item.Record.ID(), offset, err, item.Offset)
+				}
+			}
+		}
+		left := len(readAll(t, s, "t"))
+		clock.pass(store.IDsKept)
+		sweepAll(t, s)
+		if got := keysOf(t, s, tagID); got != left {
+			t.Errorf("whole from %d: %d ids are known in the end; want those of the %d events that are left", whole, got, left)
+		}
+		if got := keysOf(t, s, tagOutdated); got != 0 {
+			t.Errorf("whole from %d: %d rows of ids that go are left", whole, got)
+		}
+		checkIndexes(t, s)
+		mustClose(t, s)
+	}
+}
+
 // isBuried: a tombstone may be shown until it is removed. It says the same as nothing.
 func (run *compactRun) isBuried(item store.Item) bool {
 	return item.Offset <= run.topic.Tombstones && bytes.HasSuffix(item.Record, []byte(`"payload":null}`))

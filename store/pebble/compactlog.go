@@ -298,15 +298,12 @@ func (p *compactionStep) deletePoints() (whole bool, err error) {
 // isTakenOut reports whether the compaction has taken an event out of the indexes, and has its
 // record still to delete.
 func (p *sweepStep) isTakenOut(at place, record []byte) (bool, error) {
-	if p.pass == nil || p.passOf != at.topic {
-		c, _, err := p.s.loadCompaction(at.topic)
-		if err != nil {
-			return false, err
-		}
-		p.pass, p.passOf = &c, at.topic
+	pass, err := p.passOver(at.topic)
+	if err != nil {
+		return false, err
 	}
 	key := layout.Key(record)
-	if p.pass.stage != stageLog || at.offset < p.pass.piece || at.offset >= p.pass.next || len(key) == 0 {
+	if !pass.hasInPiece(at.offset) || len(key) == 0 {
 		return false, nil
 	}
 	isIndexed, err := p.s.has(appendKeyKey(nil, at.topic, string(key), at.offset))
@@ -314,4 +311,21 @@ func (p *sweepStep) isTakenOut(at place, record []byte) (bool, error) {
 		return false, fmt.Errorf("the entry of the key at offset %d: %w", at.offset, err)
 	}
 	return !isIndexed, nil
+}
+
+// passOver returns how far the compaction of a topic is.
+func (p *sweepStep) passOver(topic uint32) (*compaction, error) {
+	if p.pass == nil || p.passOf != topic {
+		c, _, err := p.s.loadCompaction(topic)
+		if err != nil {
+			return nil, err
+		}
+		p.pass, p.passOf = &c, topic
+	}
+	return p.pass, nil
+}
+
+// hasInPiece reports whether an event is in the piece of a pass: if it is dead, its record is still to be deleted.
+func (c *compaction) hasInPiece(offset uint64) bool {
+	return c.stage == stageLog && offset >= c.piece && offset < c.next
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"eventhub/store"
 )
 
 // # Ids that are remembered
@@ -17,6 +19,9 @@ import (
 // Until then the id is a duplicate, so the entry is that of the removed event and of no other
 // when it is deleted. The number of a topic that has been deleted meanwhile is never given
 // again, so the entries may wait for their time.
+//
+// Of what a pass of the compaction as a whole removes the record may still be there by then, and reads show it: its
+// id is noted again (forgetID).
 
 const tagOutdated = 'q'
 
@@ -86,6 +91,7 @@ func (p *sweepStep) sweepOutdated() (err error) {
 		return err
 	}
 	defer closeInto(iter, &err)
+	isNoted := false // which the iterator does not show
 	for valid := iter.SeekGE(o.from); valid; valid = iter.Next() {
 		key := iter.Key()
 		if len(key) != outdatedKeyBytes {
@@ -104,16 +110,42 @@ func (p *sweepStep) sweepOutdated() (err error) {
 				err = fmt.Errorf("the ids %x have no end", iter.Value())
 				break
 			}
-			p.deleteID(id, topic)
+			err = p.forgetID(id, topic)
 		}
 		if err != nil {
+			p.later = laterIDs{}
 			o.none = true
 			return err
 		}
 		_ = p.batch.Delete(key, nil)
+		isNoted = isNoted || len(p.later.ids) > 0
+		p.flushLater() // a row for a row
 	}
-	o.none = true
+	if o.none = !isNoted; isNoted {
+		o.due = p.now + store.IDsKept.Milliseconds()
+	}
 	return iter.Error()
+}
+
+// forgetID deletes the entry of an id that is due, unless its event is still there.
+func (p *sweepStep) forgetID(id string, topic uint32) error {
+	pass, err := p.passOver(topic)
+	if err != nil {
+		return err
+	}
+	if pass.stage == stageLog {
+		offset, err := p.s.entry(id, topic)
+		if err != nil {
+			return err
+		}
+		if pass.hasInPiece(offset) {
+			p.read += len(id)
+			p.keepID(place{topic, offset}, p.now+store.IDsKept.Milliseconds(), id)
+			return nil
+		}
+	}
+	p.deleteID(id, topic)
+	return nil
 }
 
 // loadOutdated finds at Open when the first id is due.
