@@ -1,8 +1,13 @@
 package idle
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"eventhub/store"
 )
 
 // TestClock: what a timer is late does not count, and all does where none was set.
@@ -47,4 +52,90 @@ func TestEndedAreBoundedInNumber(t *testing.T) {
 	if stale = e.stale(now.Add(EndedKept)); len(stale) != MaxEnded-2 {
 		t.Errorf("%d are too old; want all but those of the last two milliseconds", len(stale))
 	}
+}
+
+// held is a store whose commits wait while there is something to wait for.
+type held struct {
+	store.Store
+	until atomic.Pointer[chan struct{}]
+}
+
+func (h *held) Commit(ctx context.Context, units []*store.Unit, sync bool) error {
+	if until := h.until.Load(); until != nil {
+		<-*until
+	}
+	return h.Store.Commit(ctx, units, sync)
+}
+
+// TestSyncWaitsForOthers: who uses a group waits for the note that goes, also where another one, or a round, has it
+// in a commit that is under way, or in the same one.
+func TestSyncWaitsForOthers(t *testing.T) {
+	for _, isSame := range []bool{false, true} {
+		syncBesideOthers(t, isSame)
+	}
+}
+
+func syncBesideOthers(t *testing.T, isSame bool) {
+	t.Helper()
+	inBubble(t, false, func(r *rig) {
+		r.stop()
+		s := &held{Store: r.store}
+		r.store = s
+		r.start()
+		r.expire("t", time.Hour)
+		r.change(store.GroupChange{Topic: "t", Group: "g", Create: true, State: store.GroupState{Epoch: 1}})
+		time.Sleep(5 * time.Minute)
+		notes := func() (names []string) {
+			list, err := r.store.ListNotes(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range list {
+				if n.Name != clockRow {
+					names = append(names, n.Name)
+				}
+			}
+			return names
+		}
+		if got := notes(); len(got) != 1 {
+			t.Fatalf("the notes of an idle group are %q", got)
+		}
+		until := make(chan struct{})
+		first := until
+		s.until.Store(&first)
+		if isSame { // both wait for that
+			go r.change(store.GroupChange{Topic: "other", Group: "g", Create: true, State: store.GroupState{Epoch: 1}})
+			synctest.Wait()
+		}
+		r.runtime.Used("t", "g")
+		var synced atomic.Int32
+		for range 2 {
+			go func() {
+				if err := r.runtime.Sync(context.Background()); err != nil {
+					t.Error(err)
+				}
+				if got := notes(); len(got) != 0 {
+					t.Errorf("in the same commit %v: Sync has returned, and the store has %q", isSame, got)
+				}
+				synced.Add(1)
+			}()
+			synctest.Wait()
+		}
+		if isSame {
+			until = make(chan struct{})
+			second := until
+			s.until.Store(&second)
+			close(first)
+			synctest.Wait()
+		}
+		if n := synced.Load(); n != 0 {
+			t.Errorf("in the same commit %v: %d have not waited", isSame, n)
+		}
+		s.until.Store(nil)
+		close(until)
+		synctest.Wait()
+		if n := synced.Load(); n != 2 {
+			t.Errorf("%d of 2 are told", n)
+		}
+	})
 }

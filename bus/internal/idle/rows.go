@@ -45,6 +45,7 @@ type stamp struct {
 type rows struct {
 	values    map[string][]byte
 	unwritten map[string]bool
+	writing   int // commits under way that have some of them
 }
 
 // set has the store have a note.
@@ -84,7 +85,7 @@ func (n *rows) change(name string) store.NoteChange {
 
 // load reads the notes.
 func (r *Runtime) load() error {
-	r.rows = rows{make(map[string][]byte), make(map[string]bool)}
+	r.rows = rows{values: make(map[string][]byte), unwritten: make(map[string]bool)}
 	ended := make(map[Group]Ended)
 	list, err := r.opts.Store.ListNotes(context.Background())
 	if err != nil {
@@ -166,14 +167,28 @@ func (w *writing) Build() bool {
 	r := w.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.rows.some() && !w.time {
+	switch {
+	case r.rows.some() || w.time:
+	case r.rows.writing > 0: // in this commit, which is waited for
+		r.rows.writing++
+		return true
+	default:
 		w.Answer(nil)
 		return false
 	}
 	r.rows.set(clockRow, savedTime{r.clock.time(r.Passed()).Milliseconds()})
 	r.saved = r.clock.time(r.Passed())
 	w.Units[0].Notes = r.rows.take()
+	r.rows.writing++
 	return true
+}
+
+// Done implements commit.Job.
+func (w *writing) Done(err error) {
+	w.r.mu.Lock()
+	w.r.rows.writing--
+	w.r.mu.Unlock()
+	w.Call.Done(err)
 }
 
 // write makes the notes durable, and with them the watched time.
@@ -186,7 +201,7 @@ func (r *Runtime) write(ctx context.Context, time bool) error {
 // Sync returns when the store knows of all uses so far.
 func (r *Runtime) Sync(ctx context.Context) error {
 	r.mu.Lock()
-	some := r.rows.some()
+	some := r.rows.some() || r.rows.writing > 0 // what is under way is waited for: the commit that this asks for comes after it
 	r.mu.Unlock()
 	if !some {
 		return nil
