@@ -155,7 +155,7 @@ func TestLivesBeside(t *testing.T) {
 				r.publish("t", 3, 1)
 				r.pass(time.Minute)
 				var first uint64
-				r.looks = func() func() {
+				looks := func() func() {
 					if isGoneFirst {
 						r.deleteTopic("t")
 					}
@@ -166,6 +166,7 @@ func TestLivesBeside(t *testing.T) {
 						first = r.publish("t", 2, 1)[0].Offset
 					}
 				}
+				r.looks.Store(&looks)
 				r.pass(time.Hour)
 				r.wantKept("t", first, first+1)
 				if first != 4 {

@@ -64,7 +64,7 @@ type rig struct {
 	said      bytes.Buffer
 	commits   int // with trims
 	reclaimed []store.TopicChange
-	looks     func() func() // what is done before, and after, the next look at a topic
+	looks     atomic.Pointer[func() func()] // what is done before, and after, the next look at a topic
 }
 
 // counted is the store with its calls of Measure counted.
@@ -82,12 +82,11 @@ func (c counted) Measure(ctx context.Context, topic string, from uint64, until s
 }
 
 func (c counted) Topic(ctx context.Context, name string) (store.TopicInfo, error) {
-	looks := c.r.looks
+	looks := c.r.looks.Swap(nil)
 	if looks == nil {
 		return c.Store.Topic(ctx, name)
 	}
-	c.r.looks = nil
-	defer looks()()
+	defer (*looks)()()
 	return c.Store.Topic(ctx, name)
 }
 
