@@ -392,7 +392,7 @@ type Left struct {
 	// not before something more is removed. Ids that are still remembered (IDsKept), and few
 	// events, which a store removes together with later ones, have to wait for a while.
 	Again time.Duration
-	// Bytes is about how many bytes of records can be removed now.
+	// Bytes is about how many bytes of records can be removed now, or as many as are as much work.
 	Bytes uint64
 }
 

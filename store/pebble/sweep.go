@@ -166,9 +166,10 @@ func (s *Store) work(now int64) func(*sweepStep) error {
 // isLow reports whether the disk is nearly full.
 func (s *Store) isLow() bool { return s.files.isLow() }
 
-// left says what there is for later steps.
+// left says what there is for later steps. What deleted topics have is not known: each counts as a step.
 func (s *Store) left(now int64) store.Left {
 	left := s.sweeper.removals.left(now)
+	left.Bytes += uint64(s.sweeper.count()) * sweepBytes
 	if again := s.sweeper.outdated.again(now); again >= 0 && (left.Again < 0 || again < left.Again) {
 		left.Again = again
 	}

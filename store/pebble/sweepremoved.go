@@ -42,6 +42,10 @@ const sweepProgress = 'p'
 // after it.
 const rememberStep = 0.9
 
+// erasedBytes is what an erased event counts for what is left, whatever its size: it is swept by itself, and until then each
+// read of its topic passes it, and each erasure there sorts it with the others.
+const erasedBytes = 4 << 10
+
 // trim and erasure are rows of the sweep: what is to be swept of a topic.
 type trim struct {
 	horizon uint64
@@ -212,6 +216,7 @@ func (r *removals) left(now int64) store.Left {
 	}
 	for _, t := range r.queue {
 		left.Again = 0
+		left.Bytes += uint64(len(t.erased)) * erasedBytes
 		if n := len(t.trims); n > 0 && t.passed > 0 && t.trims[n-1].horizon > t.from {
 			left.Bytes += uint64(min(float64(t.trims[n-1].horizon-t.from)*t.read/t.passed, 1<<50))
 		}

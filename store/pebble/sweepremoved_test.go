@@ -413,6 +413,43 @@ func TestErasedAreForgotten(t *testing.T) {
 	}
 }
 
+// TestLeftOfWhatPilesUp: the more there is to be swept one by one, the more is said to be left, so that the sweep is given more
+// time where erasures and deletions come faster than it is.
+func TestLeftOfWhatPilesUp(t *testing.T) {
+	for name, pile := range map[string]func(s *Store, n int){
+		"erased events": func(s *Store, n int) {
+			fillTopic(t, s, "t", n)
+			offsets := make([]uint64, n)
+			for i := range offsets {
+				offsets[i] = uint64(i) + 1
+			}
+			mustRemove(t, s, store.TopicChange{Topic: "t", Erase: offsets})
+		},
+		"deleted topics": func(s *Store, n int) {
+			for i := range n {
+				topic := fmt.Sprint("t", i)
+				fillTopic(t, s, topic, 1)
+				if err := s.DeleteTopic(context.Background(), topic); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			left := func(n int) uint64 {
+				s := mustOpen(t, onMem(t, vfs.NewCrashableMem()))
+				defer mustClose(t, s)
+				pile(s, n)
+				return mustSweep(t, s).Bytes
+			}
+			few, many := left(600), left(1800)
+			if few == 0 || many < 2*few {
+				t.Errorf("of 600 %d bytes are left after a step, and of 1800 %d", few, many)
+			}
+		})
+	}
+}
+
 // TestRemovedDuringAStep: what is published and removed, or deleted with its topic, while a step of the sweep is
 // under way for something else is removed for good: nothing shows it again, and nothing of it is left.
 func TestRemovedDuringAStep(t *testing.T) {
