@@ -544,7 +544,7 @@ func TestAckWindow(t *testing.T) {
 func TestTightWindow(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
-		r.start(Options{GroupBytes: 2500 * 192})
+		r.start(Options{GroupBytes: 2500 * 192}) // of 2,500 leases
 		const all = 3 * TightWindow
 		join := func(group string) *inbox {
 			o := opts("t", group)

@@ -17,8 +17,9 @@ const noLimit = 1 << 60
 type memoryShares struct{ store, tail, queue, messages, groups int }
 
 // Of a limit the store may have a quarter, the events at the head and what waits a sixteenth each, messages and answers
-// that are under way an eighth each, and what groups have that is not done an eighth, and a little more. All that stays in memory when nothing is under way, which a flush doubles for a moment, is so less than
-// the hub has in use when it refuses the first connection; else it would refuse for good. From 1 GiB on all but the last are what they are without a limit.
+// that are under way an eighth each, and what groups have that is not done an eighth, about. What stays in memory whatever
+// clients do (the first three, which a flush doubles for a moment) is so less than the hub has in use when it refuses the first
+// connection; else it would refuse for good. From 1 GiB on all but the part of groups are what they are without a limit.
 const (
 	storeShare, mostStore     = 4, 256 << 20
 	waitingShare, mostWaiting = 16, 64 << 20

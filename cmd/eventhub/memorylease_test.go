@@ -45,7 +45,16 @@ func TestLeasesDoNotFillAHub(t *testing.T) {
 			t.Fatalf("batch %d: %v", n, err)
 		}
 	}
-	if err := c.Close(); err != nil && !errors.Is(err, client.ErrClosed) {
-		t.Fatal(err)
+	other, err := client.Dial(ctx, "ws://"+hub.ws, client.WithoutReconnect())
+	if err != nil {
+		t.Fatalf("another connection: %v\n%s", err, hub.logged())
+	}
+	if _, err := other.Publish(ctx, eventhub.Event{Topic: "t", Payload: []byte("2")}); err != nil {
+		t.Fatalf("a publish of another connection: %v", err)
+	}
+	for _, c := range []*client.Client{c, other} {
+		if err := c.Close(); err != nil && !errors.Is(err, client.ErrClosed) {
+			t.Fatal(err)
+		}
 	}
 }
